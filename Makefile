@@ -15,7 +15,7 @@ MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 .PHONY: demo test test-frameworks quick bench wheels fuzz lint lint-sources lint-stubs format debug sanitize sanitize-threads clean
 
 demo: $(BUILT)
-	$(BIN)/penstock demo
+	$(BIN)/millstream demo
 
 # Tests start many processes: with bytecode left behind, they need not compile our modules each.
 test: lint $(AZURITE)
@@ -78,7 +78,7 @@ sanitize-threads: $(SETUP)
 		tests/load/test_step_queue.py tests/load/test_loader.py
 
 # A build of its own, not beside the sources.
-build = PENSTOCK_BUILD=$(1) $(BIN)/python setup.py --quiet build --build-base build/$(1) \
+build = MILLSTREAM_BUILD=$(1) $(BIN)/python setup.py --quiet build --build-base build/$(1) \
 	--build-lib build/$(1)/lib
 # Python with a sanitizer loaded before all else; libstdc++ too, or exceptions of others are lost.
 # Python's own allocator would hide what lies beside an object.

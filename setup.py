@@ -1,10 +1,11 @@
 """Compiles the kernels: every `.pyx` under src/ becomes an extension module.
 
-PENSTOCK_BUILD chooses how: `release` (the default), `debug` (bounds checks and asserts), `address`
-(the same under AddressSanitizer and UndefinedBehaviorSanitizer) or `thread` (ThreadSanitizer).
-CC chooses the compiler; left out, it is the one that Python was built with, another of the machine
-or, where there is none, that of the PyPI package ziglang. PENSTOCK_TARGET (`x86_64` or `aarch64`)
-compiles for Linux on that processor with ziglang instead, for wheels (`make wheels`).
+MILLSTREAM_BUILD chooses how: `release` (the default), `debug` (bounds checks and asserts),
+`address` (the same under AddressSanitizer and UndefinedBehaviorSanitizer) or `thread`
+(ThreadSanitizer). CC chooses the compiler; left out, it is the one that Python was built with,
+another of the machine or, where there is none, that of the PyPI package ziglang. MILLSTREAM_TARGET
+(`x86_64` or `aarch64`) compiles for Linux on that processor with ziglang instead, for wheels (`make
+wheels`).
 
 All builds use Python's limited API: one wheel serves Python 3.11 and later, and what is tested and
 measured is what users get. Against the full API, in seven interleaved rounds on a busy machine,
@@ -26,14 +27,14 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 _SOURCES = Path("src")
-_TARGET = os.environ.get("PENSTOCK_TARGET")
+_TARGET = os.environ.get("MILLSTREAM_TARGET")
 _GLIBC = "2.17"  # of the tag manylinux_2_17, which is also called manylinux2014
 _USE_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 # Cython's own code for memoryviews, compiled once instead of into every module.
-_MEMORYVIEWS = "penstock._memoryviews"
-_BUILD = os.environ.get("PENSTOCK_BUILD", "release")
+_MEMORYVIEWS = "millstream._memoryviews"
+_BUILD = os.environ.get("MILLSTREAM_BUILD", "release")
 # Python's own flags hold -fwrapv, under which no overflow is undefined, and so none is reported.
-_CHECKED = ["-O1", "-g", "-DPENSTOCK_DEBUG", "-UNDEBUG", "-fno-omit-frame-pointer", "-fno-wrapv"]
+_CHECKED = ["-O1", "-g", "-DMILLSTREAM_DEBUG", "-UNDEBUG", "-fno-omit-frame-pointer", "-fno-wrapv"]
 _FLAGS = {
     "release": ["-O3", "-g0"],
     "debug": _CHECKED,
@@ -54,14 +55,14 @@ _DIRECTIVES = {
     "show_performance_hints": False,  # bounds are checked where a build is to check them
 }
 _NO_COMPILER = """\
-penstock: there is no C compiler: {} was not found.
+millstream: there is no C compiler: {} was not found.
 Install one (Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc), or take the one in the
 PyPI package ziglang:
   pip install ziglang
   CC="$(python -c 'import ziglang; print(ziglang.__path__[0])')/zig cc -mcpu=baseline" pip install .
 """
 _NO_HEADERS = """\
-penstock: Python's headers are missing: there is no {}.
+millstream: Python's headers are missing: there is no {}.
 Install them (Debian and Ubuntu: apt install python3-dev; Fedora: dnf install python3-devel).
 """
 
@@ -151,7 +152,7 @@ def _extensions() -> list[Extension]:
     """One for each `.pyx`, named after its place, and what they share."""
     flags = [*_FLAGS[_BUILD], "-Wall", "-Wno-unused-function"]
     options: dict[str, Any] = {
-        "include_dirs": [str(_SOURCES / "penstock" / "system")],
+        "include_dirs": [str(_SOURCES / "millstream" / "system")],
         "depends": ["setup.py", *map(str, _SOURCES.rglob("*.h"))],
         "py_limited_api": _USE_LIMITED_API,
         "define_macros": [("Py_LIMITED_API", "0x030b0000")] if _USE_LIMITED_API else [],

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import penstock
+import millstream
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
 
@@ -74,7 +74,7 @@ def measure(quick: bool) -> Section:
 
 
 def _append(out: Path, documents: Documents) -> None:
-    with penstock.Writer(out, vocab_size=_VOCAB_SIZE) as writer:
+    with millstream.Writer(out, vocab_size=_VOCAB_SIZE) as writer:
         for document in documents:
             writer.append(document)
 

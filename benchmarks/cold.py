@@ -15,7 +15,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import penstock
+import millstream
 from benchmarks import corpora, page_cache
 from benchmarks.c_loop import CLoop, compile_reference
 from benchmarks.report import Section, Table, Target, with_range
@@ -80,8 +80,8 @@ def measure(quick: bool) -> Section:
 
 
 def _read(directory: Path, seed: int, num_batches: int, options: dict[str, Any]) -> None:
-    view = penstock.open(directory).windows(SEQ_LEN)
-    with penstock.Loader(view, BATCH_SIZE, seed=seed, cache_files=False, **options) as loader:
+    view = millstream.open(directory).windows(SEQ_LEN)
+    with millstream.Loader(view, BATCH_SIZE, seed=seed, cache_files=False, **options) as loader:
         for _ in itertools.islice(loader, num_batches):
             pass
 

@@ -12,7 +12,7 @@ import itertools
 from functools import partial
 from pathlib import Path
 
-import penstock
+import millstream
 from benchmarks import corpora, page_cache
 from benchmarks.c_loop import Access, CLoop, compile_reference
 from benchmarks.consumer import consume
@@ -66,8 +66,8 @@ def measure(quick: bool) -> Section:
 
 
 def _epoch(directory: Path, seed: int, access: Access) -> None:
-    view = penstock.open(directory, access=access).windows(SEQ_LEN)
-    with penstock.Loader(view, BATCH_SIZE, seed=seed) as loader:
+    view = millstream.open(directory, access=access).windows(SEQ_LEN)
+    with millstream.Loader(view, BATCH_SIZE, seed=seed) as loader:
         consume(iter(loader), len(loader))
 
 

@@ -23,7 +23,7 @@ def run(prog: str, every: Topics, facts: Mapping[str, str] | None = None, name: 
     `facts` describe the machine further; `name` names it in the names of result files.
     """
     parser = argparse.ArgumentParser(
-        prog=prog, description="Time Penstock against what it promises."
+        prog=prog, description="Time Millstream against what it promises."
     )
     parser.add_argument(
         "topics", nargs="*", metavar="name", help=f"which topics: {', '.join(every)}; default all"

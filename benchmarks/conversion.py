@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
-from penstock.converting import convert
+from millstream.converting import convert
 
 _NUM_TOKENS, _MEAN_LENGTH = 1 << 29, 1342
 _CP, _CP_SYNC = "cp", "cp and sync"
@@ -35,11 +35,11 @@ def measure(quick: bool) -> Section:
     runs: dict[str, Callable[[], Any]] = {
         _CP: lambda: _copy(flat, out),
         _CP_SYNC: lambda: _sync(_copy(flat, out)),
-        "flat to penstock": lambda: _convert(flat, out, "penstock"),
-        "datatrove to penstock": lambda: _convert(datatrove, out, "penstock"),
-        "penstock to megatron": lambda: _convert(own, out, "megatron"),
-        "penstock to datatrove": lambda: _convert(own, out, "datatrove"),
-        "penstock to datatrove, shards of 256 MiB": lambda: _convert(
+        "flat to millstream": lambda: _convert(flat, out, "millstream"),
+        "datatrove to millstream": lambda: _convert(datatrove, out, "millstream"),
+        "millstream to megatron": lambda: _convert(own, out, "megatron"),
+        "millstream to datatrove": lambda: _convert(own, out, "datatrove"),
+        "millstream to datatrove, shards of 256 MiB": lambda: _convert(
             own, out, "datatrove", shard_bytes=1 << 28
         ),
     }
@@ -58,7 +58,7 @@ def measure(quick: bool) -> Section:
         topic="convert",
         text=(
             f"{_NUM_TOKENS:,} uint16 tokens, {size_bytes / 1e9:.2f} GB, in "
-            f"{penstock.open(own).num_documents:,} documents, from the page cache to an empty "
+            f"{millstream.open(own).num_documents:,} documents, from the page cache to an empty "
             f"directory of the same disk; {num_rounds} interleaved rounds, medians (least to most)."
             " Conversions hash what they write and end with fsync; cp does neither."
         ),
@@ -93,7 +93,7 @@ def _sync(path: Path) -> None:
 
 
 def _convert(source: Path, out: Path, to: str, **options: Any) -> None:
-    convert(penstock.open(source), out, to, **options)
+    convert(millstream.open(source), out, to, **options)
 
 
 def _table(measured: dict[str, list[float]]) -> Table:

@@ -15,11 +15,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-import penstock
-from penstock.converting import convert
-from penstock.formats import stream
-from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, Manifest, Shard, StoredFile
-from penstock.write.llmbatch import write_batch_file
+import millstream
+from millstream.converting import convert
+from millstream.formats import stream
+from millstream.formats.shard import DOCUMENTS, OFFSET, STREAM, Manifest, Shard, StoredFile
+from millstream.write.llmbatch import write_batch_file
 
 DATA = Path("bench-data")
 
@@ -64,7 +64,7 @@ def web(num_tokens: int, mean_length: int) -> Path:
     generator = np.random.default_rng(0)
     # The mean of a lognormal is exp(mu + sigma^2 / 2).
     mu = math.log(mean_length) - SIGMA**2 / 2
-    with penstock.Writer(directory, vocab_size=_VOCAB_SIZE, shard_bytes=2 * num_tokens) as writer:
+    with millstream.Writer(directory, vocab_size=_VOCAB_SIZE, shard_bytes=2 * num_tokens) as writer:
         while writer.num_records < num_tokens:
             lengths = lognormal_lengths(generator, mu, 1024)
             tokens = generator.integers(0, _VOCAB_SIZE, int(lengths.sum()), np.uint16)
@@ -81,7 +81,7 @@ def with_spans(num_tokens: int, mean_length: int, blob_bytes: int) -> Path:
     if (directory / stream.MANIFEST_NAME).exists():
         return directory
     generator = np.random.default_rng(0)
-    with penstock.Writer(directory, vocab_size=_VOCAB_SIZE, metadata=bytes) as writer:
+    with millstream.Writer(directory, vocab_size=_VOCAB_SIZE, metadata=bytes) as writer:
         for _ in range(0, num_tokens, _DOCUMENT):
             tokens = generator.integers(0, _VOCAB_SIZE, _DOCUMENT, np.uint16)
             lengths = generator.integers(1, 2 * mean_length, 2 * _DOCUMENT // mean_length)
@@ -102,7 +102,7 @@ def objects(count: int, size_bytes: int) -> Path:
     if (directory / stream.MANIFEST_NAME).exists():
         return directory
     generator = np.random.default_rng(0)
-    with penstock.Writer(directory, encode=bytes) as writer:
+    with millstream.Writer(directory, encode=bytes) as writer:
         for _ in range(count):
             writer.append(generator.bytes(size_bytes))
     return directory
@@ -119,10 +119,10 @@ def llmbatch(num_records: int, seq_len: int, batch_size: int) -> Path:
 
 
 def as_own(path: Path) -> Path:
-    """Return the same tokens in the Penstock format."""
+    """Return the same tokens in the Millstream format."""
     directory = path.with_suffix("")
     if not (directory / stream.MANIFEST_NAME).exists():
-        convert(penstock.open(path), directory, "penstock")
+        convert(millstream.open(path), directory, "millstream")
     return directory
 
 
@@ -202,7 +202,7 @@ def _dense(directory: Path, num_tokens: int, seed: int) -> Path:
     if (directory / stream.MANIFEST_NAME).exists():
         return directory
     generator = np.random.default_rng(seed)
-    with penstock.Writer(directory, vocab_size=_VOCAB_SIZE, shard_bytes=2 * num_tokens) as writer:
+    with millstream.Writer(directory, vocab_size=_VOCAB_SIZE, shard_bytes=2 * num_tokens) as writer:
         for start in range(0, num_tokens, _DOCUMENT):
             size = min(_DOCUMENT, num_tokens - start)
             writer.append(generator.integers(0, _VOCAB_SIZE, size, np.uint16))

@@ -1,4 +1,4 @@
-"""Items of datatrove's files: Penstock's drop-in class against datatrove's own.
+"""Items of datatrove's files: Millstream's drop-in class against datatrove's own.
 
 400,000 documents in one file, items of 2,048 + 1 tokens, from the page cache: at random, as a
 shuffling DataLoader reads, and in sequence, which datatrove's class is made for. Targets, at
@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-import penstock
+import millstream
 from benchmarks import corpora, datatrove_process
 from benchmarks.conversion import corpus
 from benchmarks.peer_process import PeerProcess
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
-from penstock.compat.datatrove import DatatroveFileDataset
+from millstream.compat.datatrove import DatatroveFileDataset
 
 _SEQ_LEN = 2048
 _CHECKED = 20
-_OURS, _THEIRS = "penstock.compat", "datatrove"
+_OURS, _THEIRS = "millstream.compat", "datatrove"
 # Items per run: datatrove takes milliseconds per random item with positions.
 _COUNTS = {
     ("random", "positions"): (20_000, 40),
@@ -60,9 +60,10 @@ def measure(quick: bool) -> Section:
     return Section(
         topic="datatrove",
         text=(
-            f"{penstock.open(directory).num_documents:,} documents, {path.stat().st_size / 1e9:.2f}"
-            f" GB of uint16 tokens in page cache, items of {_SEQ_LEN:,} + 1 tokens; {num_rounds} "
-            f"interleaved rounds, medians (least to most). {problem}"
+            f"{millstream.open(directory).num_documents:,} documents, "
+            f"{path.stat().st_size / 1e9:.2f} GB of uint16 tokens in page cache, "
+            f"items of {_SEQ_LEN:,} + 1 tokens; {num_rounds} interleaved rounds, "
+            f"medians (least to most). {problem}"
         ),
         tables=[_table(measured)],
         targets=[

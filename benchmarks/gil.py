@@ -21,7 +21,7 @@ from threading import Thread
 import numpy as np
 from numpy.typing import NDArray
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.c_loop import CLoop, compile_reference
 from benchmarks.report import Section, Table, Target
@@ -100,15 +100,15 @@ def _c_thread() -> PacedThread | None:
     return PacedThread(CLoop(library, path, SEQ_LEN + 1, SEQ_LEN, BATCH_SIZE))
 
 
-def _loaders() -> dict[str, penstock.Loader]:
+def _loaders() -> dict[str, millstream.Loader]:
     directory = corpora.dense(NUM_TOKENS)
-    view = penstock.open(directory).windows(SEQ_LEN)
-    mapped = penstock.open(directory, access="mmap").windows(SEQ_LEN)
+    view = millstream.open(directory).windows(SEQ_LEN)
+    mapped = millstream.open(directory, access="mmap").windows(SEQ_LEN)
     return {
-        _DEFAULT: penstock.Loader(view, BATCH_SIZE, endless=True),
-        "Loader, threads=1": penstock.Loader(view, BATCH_SIZE, endless=True, threads=1),
-        "Loader, mmap": penstock.Loader(mapped, BATCH_SIZE, endless=True),
-        "Loader, prefetch=0": penstock.Loader(view, BATCH_SIZE, endless=True, prefetch=0),
+        _DEFAULT: millstream.Loader(view, BATCH_SIZE, endless=True),
+        "Loader, threads=1": millstream.Loader(view, BATCH_SIZE, endless=True, threads=1),
+        "Loader, mmap": millstream.Loader(mapped, BATCH_SIZE, endless=True),
+        "Loader, prefetch=0": millstream.Loader(view, BATCH_SIZE, endless=True, prefetch=0),
     }
 
 

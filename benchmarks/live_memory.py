@@ -1,4 +1,4 @@
-"""Memory of live-text loaders: Penstock's and nanochat's, and Penstock's over 100,000 batches.
+"""Memory of live-text loaders: Millstream's and nanochat's, and Millstream's over 100,000 batches.
 
 A fresh process imports everything, loads the tokenizer, fills its caches (one set per thread), and
 reads a few lines of text, which triggers all lazy loading. From there on we record the peak, over
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-import penstock
-from benchmarks import live_nanochat, live_penstock, text_corpus
+import millstream
+from benchmarks import live_millstream, live_nanochat, text_corpus
 from benchmarks.fresh import in_fresh_process
 from benchmarks.live_walk import BATCH_SIZE, SEQ_LEN, Pair
 from benchmarks.machine import forget_peak, give_back_memory, peak_bytes, resident_bytes
@@ -43,7 +43,7 @@ def measure(quick: bool) -> Section:
     many = text_corpus.many_page_files(_NUM_COPIES)
     notes = {
         policy: in_fresh_process(resident_over_time, many, policy, every)
-        for policy in live_penstock.POLICIES
+        for policy in live_millstream.POLICIES
     }
     slopes = {policy: _growth_per_10_000(noted, every) for policy, noted in notes.items()}
     ahead = _AHEAD_BYTES / 1e6
@@ -65,7 +65,7 @@ def measure(quick: bool) -> Section:
                     unit="MB",
                 )
                 for name, each in peaks.items()
-                for policy in live_penstock.POLICIES
+                for policy in live_millstream.POLICIES
             ),
             Target(
                 what="live text: growth of memory per 10,000 batches",
@@ -89,17 +89,17 @@ def weigh_nanochat(base: Path, num_batches: int) -> list[int]:
 def weigh_ours(paths: list[Path], policy: str, num_batches: int) -> list[int]:
     """Return the same for `TextLoader`."""
     imported = resident_bytes()
-    tokenizer = live_penstock.load_tokenizer(_NUM_CORES)
-    live_penstock.use_once(tokenizer, policy)
-    return _weigh(imported, live_penstock.pairs(paths, tokenizer, policy), num_batches)
+    tokenizer = live_millstream.load_tokenizer(_NUM_CORES)
+    live_millstream.use_once(tokenizer, policy)
+    return _weigh(imported, live_millstream.pairs(paths, tokenizer, policy), num_batches)
 
 
 def resident_over_time(paths: list[Path], policy: str, every: int) -> list[int]:
     """Return resident bytes after each `every` small batches."""
-    tokenizer = live_penstock.load_tokenizer(_NUM_CORES)
-    packing = live_penstock.packing(policy)
+    tokenizer = live_millstream.load_tokenizer(_NUM_CORES)
+    packing = live_millstream.packing(policy)
     noted = []
-    with penstock.TextLoader(
+    with millstream.TextLoader(
         paths, tokenizer, _SMALL_BATCH_SIZE, _SMALL_SEQ_LEN, packing, shuffle=False, endless=True
     ) as loader:
         for number, _ in enumerate(loader, 1):
@@ -113,7 +113,7 @@ def resident_over_time(paths: list[Path], policy: str, every: int) -> list[int]:
 def _peaks(paths: list[Path], num_batches: int) -> Peaks:
     peaks = {
         policy: in_fresh_process(weigh_ours, paths, policy, num_batches)
-        for policy in live_penstock.POLICIES
+        for policy in live_millstream.POLICIES
     }
     if not live_nanochat.missing():
         base = live_nanochat.prepare(paths)

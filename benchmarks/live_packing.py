@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import live_nanochat, live_penstock, text_corpus
+from benchmarks import live_millstream, live_nanochat, text_corpus
 from benchmarks.corpora import DATA
 from benchmarks.fresh import in_fresh_process
 from benchmarks.live_walk import BATCH_SIZE, SEQ_LEN, Pair, Walk, check_equal, rates_of, walk
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn, ratio
-from penstock.text.live.row_packer import RowPacker
-from penstock.text.live.tokenizing_threads import Tokens
-from penstock.text.tokenizers.tokenizer import Tokenizer
+from millstream.text.live.row_packer import RowPacker
+from millstream.text.live.tokenizing_threads import Tokens
+from millstream.text.tokenizers.tokenizer import Tokenizer
 
 _NANOCHAT, _SAME_ROWS = "nanochat's packer", "bos_best_fit"
 _NUM_BATCHES_OF_NANOCHAT = 100
@@ -57,7 +57,7 @@ def measure(quick: bool) -> Section:
                 relation="at least",
                 unit="M tokens/s",
             )
-            for policy in live_penstock.POLICIES
+            for policy in live_millstream.POLICIES
         ],
         raw={
             name: {contender: rates_of(rounds) for contender, rounds in each.items()}
@@ -75,10 +75,10 @@ def walk_of_nanochat(path: Path) -> Walk:
 
 
 def walk_of_ours(path: Path, policy: str, num_batches: int) -> Walk:
-    """Walk through Penstock's batches; for a fresh process."""
-    tokenizer = live_penstock.load_tokenizer()
+    """Walk through Millstream's batches; for a fresh process."""
+    tokenizer = live_millstream.load_tokenizer()
     tokens = _tokenized(tokenizer, path)
-    packing = live_penstock.packing(policy)
+    packing = live_millstream.packing(policy)
     layout = packing.layout(tokenizer, SEQ_LEN, BATCH_SIZE, np.dtype(np.int64))
     packer = RowPacker(packing, tokenizer, layout, num_lanes=1)
     return walk(partial(_packed, packer, tokens), num_batches)
@@ -122,7 +122,7 @@ def _tokenized(tokenizer: Tokenizer, path: Path) -> list[Tokens]:
 def _walks(path: Path, num_batches: int, num_rounds: int) -> Walks:
     jobs = {
         policy: partial(in_fresh_process, walk_of_ours, path, policy, num_batches)
-        for policy in live_penstock.POLICIES
+        for policy in live_millstream.POLICIES
     }
     if not live_nanochat.missing():
         jobs[_NANOCHAT] = partial(in_fresh_process, walk_of_nanochat, path)

@@ -16,13 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import penstock
-from benchmarks import live_penstock, text_corpus
+import millstream
+from benchmarks import live_millstream, text_corpus
 from benchmarks.fresh import in_fresh_process
 from benchmarks.live_walk import BATCH_SIZE, SEQ_LEN, digest_of
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread
-from penstock.text.tokenizers.tokenizer import Tokenizer
+from millstream.text.tokenizers.tokenizer import Tokenizer
 
 _NUM_COPIES, _NUM_QUICK_COPIES = 67, 7  # of 150 MB
 _SHARE = 0.95
@@ -119,17 +119,17 @@ def restore_seconds(paths: list[Path], policy: str, state: str, expected: str) -
 
 
 def _ready_tokenizer(policy: str) -> Tokenizer:
-    tokenizer = live_penstock.load_tokenizer(_NUM_CORES)
-    live_penstock.use_once(tokenizer, policy)
+    tokenizer = live_millstream.load_tokenizer(_NUM_CORES)
+    live_millstream.use_once(tokenizer, policy)
     return tokenizer
 
 
 def _loader(
     paths: list[Path], policy: str, tokenizer: Tokenizer | None = None
-) -> penstock.TextLoader:
-    tokenizer = tokenizer or live_penstock.load_tokenizer(_NUM_CORES)
-    packing = live_penstock.packing(policy)
-    return penstock.TextLoader(paths, tokenizer, BATCH_SIZE, SEQ_LEN, packing, endless=True)
+) -> millstream.TextLoader:
+    tokenizer = tokenizer or live_millstream.load_tokenizer(_NUM_CORES)
+    packing = live_millstream.packing(policy)
+    return millstream.TextLoader(paths, tokenizer, BATCH_SIZE, SEQ_LEN, packing, endless=True)
 
 
 def _digest_of(batch: dict[str, Any]) -> str:

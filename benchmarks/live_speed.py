@@ -16,7 +16,7 @@ Target: `bos_best_fit` makes 5 times as many tokens per second.
 from functools import partial
 from pathlib import Path
 
-from benchmarks import live_nanochat, live_penstock, text_corpus
+from benchmarks import live_millstream, live_nanochat, text_corpus
 from benchmarks.fresh import in_fresh_process
 from benchmarks.live_walk import BATCH_SIZE, NUM_CHECKED, SEQ_LEN, Walk, check_equal, rates_of, walk
 from benchmarks.report import Section, Table, Target, with_range
@@ -69,15 +69,15 @@ def walk_of_nanochat(base: Path, num_batches: int) -> Walk:
 
 
 def walk_of_ours(paths: list[Path], policy: str, threads: int, num_batches: int) -> Walk:
-    """Walk through Penstock's batches; for a fresh process."""
-    tokenizer = live_penstock.load_tokenizer(threads)
-    return walk(partial(live_penstock.pairs, paths, tokenizer, policy, threads), num_batches)
+    """Walk through Millstream's batches; for a fresh process."""
+    tokenizer = live_millstream.load_tokenizer(threads)
+    return walk(partial(live_millstream.pairs, paths, tokenizer, policy, threads), num_batches)
 
 
 def _walks(paths: list[Path], num_batches: int, num_rounds: int) -> Walks:
     jobs = {
         policy: partial(in_fresh_process, walk_of_ours, paths, policy, _NUM_CORES, num_batches)
-        for policy in live_penstock.POLICIES
+        for policy in live_millstream.POLICIES
     }
     jobs[_IN_ONE_THREAD] = partial(
         in_fresh_process, walk_of_ours, paths, _SAME_ROWS, 1, num_batches

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-import penstock
-from benchmarks import live_nanochat, live_penstock, text_corpus
+import millstream
+from benchmarks import live_millstream, live_nanochat, text_corpus
 from benchmarks.fresh import in_fresh_process
 from benchmarks.live_walk import BATCH_SIZE, SEQ_LEN
 from benchmarks.report import Section, Table, Target, with_range
@@ -92,9 +92,9 @@ def turns_of(paths: list[Path], policy: str, kind: str, num_turns: int) -> list[
     """Run steps with and without batches; for a fresh process."""
     torch.set_num_threads(1)
     step = _step(kind)
-    tokenizer = live_penstock.load_tokenizer(2)
-    packing = live_penstock.packing(policy)
-    with penstock.TextLoader(
+    tokenizer = live_millstream.load_tokenizer(2)
+    packing = live_millstream.packing(policy)
+    with millstream.TextLoader(
         paths, tokenizer, BATCH_SIZE, SEQ_LEN, packing, shuffle=False, endless=True
     ) as loader:
         batches = iter(loader)

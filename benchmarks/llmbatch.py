@@ -3,7 +3,7 @@
 104,829 records of 512 tokens in batches of 32, the size in ZeroBatch's specification: 215 MB, in
 the page cache, more than the processor's cache. Targets: int64 batches at 2x the specification's
 reader; a stored batch within 5 us; globally shuffled rows at 0.8x a Loader on the same tokens in
-the Penstock format.
+the Millstream format.
 
 C loops on one thread show what memory allows: to read a batch at all, and to widen it into a buffer
 that stays in the processor's cache.
@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.c_loop import compile_reference
 from benchmarks.packed import Stream
 from benchmarks.peers import ZeroBatchReader
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
-from penstock.compat.zerobatch import BatchFileReader, BatchNativeLoader
-from penstock.order.block_shuffle import BlockShuffle
-from penstock.order.order import make_order
+from millstream.compat.zerobatch import BatchFileReader, BatchNativeLoader
+from millstream.order.block_shuffle import BlockShuffle
+from millstream.order.order import make_order
 
 _NUM_RECORDS, _SEQ_LEN, _BATCH_SIZE = 104_829, 512, 32
 _BLOCK = 256
@@ -170,8 +170,8 @@ def _limit(measured: Measured) -> str:
 
 def _time_rows(path: Path, access: Any, num_rounds: int, num_batches: int) -> Measured:
     views = {
-        _ROWS: penstock.open(path, access=access).rows(),
-        _OWN: penstock.open(corpora.as_own(path), access=access).windows(
+        _ROWS: millstream.open(path, access=access).rows(),
+        _OWN: millstream.open(corpora.as_own(path), access=access).windows(
             _SEQ_LEN - 1, overlap=False
         ),
     }

@@ -17,7 +17,7 @@ _TAKEN_BYTES = 4 << 30
 def describe() -> dict[str, str]:
     """Return what a reader needs to judge the numbers."""
     memory = _first(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    libraries = ("numpy", "torch", "penstock")
+    libraries = ("numpy", "torch", "millstream")
     return {
         "CPU": cpu_model(),
         "cores": str(os.cpu_count()),

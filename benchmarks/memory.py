@@ -53,11 +53,11 @@ def measure(quick: bool) -> Section:
 
 def resident_over_time(directory: Path, prefetch: int, every: int) -> list[int]:
     """Return resident bytes after each `every` batches."""
-    import penstock
+    import millstream
 
-    view = penstock.open(directory).windows(_SEQ_LEN)
+    view = millstream.open(directory).windows(_SEQ_LEN)
     noted = []
-    with penstock.Loader(view, _BATCH_SIZE, endless=True, prefetch=prefetch) as loader:
+    with millstream.Loader(view, _BATCH_SIZE, endless=True, prefetch=prefetch) as loader:
         for number, _ in enumerate(loader, 1):
             if number % every == 0:
                 gc.collect()

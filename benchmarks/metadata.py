@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.metadata_peers import Batch, MergedReader, PlainReader
 from benchmarks.report import Section, Table, Target, with_range
@@ -70,9 +70,9 @@ def measure(quick: bool) -> Section:
     )
 
 
-def _new_loader(directory: Path, decoder: Any) -> penstock.Loader:
-    view = penstock.open(directory).windows(_SEQ_LEN, metadata=decoder)
-    return penstock.Loader(view, _BATCH_SIZE, endless=True)
+def _new_loader(directory: Path, decoder: Any) -> millstream.Loader:
+    view = millstream.open(directory).windows(_SEQ_LEN, metadata=decoder)
+    return millstream.Loader(view, _BATCH_SIZE, endless=True)
 
 
 def _contender(batches: Iterator[Any], num_batches: int) -> Contender:
@@ -87,7 +87,7 @@ def _contender(batches: Iterator[Any], num_batches: int) -> Contender:
 
 
 def _batches(
-    read: Callable[[Any], Batch], order: penstock.Order | penstock.MixtureOrder
+    read: Callable[[Any], Batch], order: millstream.Order | millstream.MixtureOrder
 ) -> Iterator[Batch]:
     """Yield batches in the loader's order."""
     for first in itertools.count(step=_BATCH_SIZE):

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.corpora import shard_file
-from penstock.formats.shard import INDEX, METADATA, METADATA_ID, STREAM, TOKEN
+from millstream.formats.shard import INDEX, METADATA, METADATA_ID, STREAM, TOKEN
 
 Batch = dict[str, Any]
 

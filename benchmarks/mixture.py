@@ -30,7 +30,7 @@ from benchmarks.mixture_loading import MANY, WEIGHTS, ZIPF, mix, names, open_vie
 from benchmarks.mixture_peers import MixturePeers
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, in_turn, rate, ratio
-from penstock.views.view import View
+from millstream.views.view import View
 
 _CHUNK = 1 << 18
 _FIRST = 10**6  # timed positions start here
@@ -41,7 +41,7 @@ _SMALL = ((0.999, 0.001), (1.0, 1e-4), (1.0, 1e-6), (0.98, 0.01, 0.01009))
 
 _FEW, _ALL = f"{len(WEIGHTS)} sources", f"{MANY:,} sources"
 _LOCATE, _SAMPLES, _INVERSE = "locate", "order.samples_at", "positions_of"
-_OURS, _MEGATRON = "penstock.mix and the first locate", "Megatron: BlendedDataset"
+_OURS, _MEGATRON = "millstream.mix and the first locate", "Megatron: BlendedDataset"
 
 Builds = dict[str, list[tuple[float, int]]]
 
@@ -58,8 +58,8 @@ def measure(quick: bool) -> Section:
         builds = _build_in_turn(directories, peers, num_samples, num_rounds)
         rates = in_turn(
             {
-                **penstock_jobs(mixture, few, _FEW),
-                **penstock_jobs(mix(many, ZIPF), many, _ALL),
+                **millstream_jobs(mixture, few, _FEW),
+                **millstream_jobs(mix(many, ZIPF), many, _ALL),
                 **(peers.rates() if peers is not None else {}),
             },
             num_rounds,
@@ -100,8 +100,8 @@ def measure(quick: bool) -> Section:
     )
 
 
-def penstock_jobs(mixture: Any, views: list[View], title: str) -> dict[str, Callable[[], float]]:
-    """Return jobs that time Penstock's mixture, in positions per second."""
+def millstream_jobs(mixture: Any, views: list[View], title: str) -> dict[str, Callable[[], float]]:
+    """Return jobs that time Millstream's mixture, in positions per second."""
     chunks = np.arange(64 * _CHUNK).reshape(64, _CHUNK) + _FIRST
     next_positions = itertools.cycle(chunks)
     generator = np.random.default_rng(0)
@@ -212,7 +212,9 @@ def _build_table(builds: Builds, num_samples: int) -> Table:
 
 
 def _error_table(mixture: Any, peers: MixturePeers | None, num_samples: int) -> Table:
-    found = {"penstock.mix": (num_samples, largest_error(_sources(mixture, num_samples), WEIGHTS))}
+    found = {
+        "millstream.mix": (num_samples, largest_error(_sources(mixture, num_samples), WEIGHTS))
+    }
     if peers is not None:
         with tempfile.TemporaryDirectory(dir=corpora.DATA) as directory:
             for name, sources in (
@@ -249,7 +251,7 @@ def _small_weights(views: list[View], peers: MixturePeers | None, num_positions:
     columns = [
         "weights",
         "share of the last",
-        f"penstock.mix: largest error of a count, n up to {num_positions:,}",
+        f"millstream.mix: largest error of a count, n up to {num_positions:,}",
         "Grain: its share",
         "Grain: relative error",
     ]

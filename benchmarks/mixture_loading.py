@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.fresh import python_output
 from benchmarks.report import Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn, rates, ratio
 from benchmarks.throughput import NUM_TOKENS, SEQ_LEN, loader_contender, view_contender
-from penstock.views.view import View
+from millstream.views.view import View
 
 WEIGHTS = (0.4, 0.2, 0.15, 0.1, 0.08, 0.04, 0.02, 0.01)
 MANY = 1_000
@@ -33,12 +33,12 @@ _AFTER_IMPORTS = "after the imports, in all"
 _FIRST_BATCH = """
 import sys, time
 {imports}
-import penstock.load.loader
+import millstream.load.loader
 imported = time.monotonic()
-views = [penstock.open(path).windows(2048) for path in sys.argv[1:]]
+views = [millstream.open(path).windows(2048) for path in sys.argv[1:]]
 opened = time.monotonic()
-mixture = penstock.mix({{str(k): (view, 1 / (k + 1)) for k, view in enumerate(views)}}, seed=0)
-with penstock.Loader(mixture, 32, output={output!r}) as loader:
+mixture = millstream.mix({{str(k): (view, 1 / (k + 1)) for k, view in enumerate(views)}}, seed=0)
+with millstream.Loader(mixture, 32, output={output!r}) as loader:
     made = time.monotonic()
     next(iter(loader))
     print(imported, opened, made, time.monotonic())
@@ -57,7 +57,7 @@ class Part:
 def mix(views: list[View], weights: tuple[float, ...]) -> Any:
     """Mix views whose names are their numbers."""
     sources = dict(zip(names(len(views)), zip(views, weights, strict=True), strict=True))
-    return penstock.mix(sources, seed=0)
+    return millstream.mix(sources, seed=0)
 
 
 def names(num_sources: int) -> list[str]:
@@ -67,7 +67,7 @@ def names(num_sources: int) -> list[str]:
 
 def open_views(directories: list[Path]) -> list[View]:
     """Open datasets as windows."""
-    return [penstock.open(directory).windows(SEQ_LEN) for directory in directories]
+    return [millstream.open(directory).windows(SEQ_LEN) for directory in directories]
 
 
 def large_sources() -> list[Path]:

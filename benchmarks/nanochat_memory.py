@@ -81,9 +81,9 @@ def measure(quick: bool) -> Section:
 def weigh(base: Path, vocabulary: Path, name: str) -> Notes:
     """Return resident and anonymous bytes after each batch, and the peak; for a fresh process."""
     os.environ["NANOCHAT_BASE_DIR"] = str(base)
-    import penstock
+    import millstream
 
-    tokenizer = penstock.load_tokenizer(vocabulary)
+    tokenizer = millstream.load_tokenizer(vocabulary)
     _use_once(tokenizer)
     give_back_memory()
     forget_peak()
@@ -96,26 +96,26 @@ def weigh(base: Path, vocabulary: Path, name: str) -> Notes:
 
 
 def _use_once(tokenizer: Any) -> None:
-    import penstock
-    from penstock.compat import nanochat  # noqa: F401
+    import millstream
+    from millstream.compat import nanochat  # noqa: F401
 
-    packing = penstock.Packing(policy="flat", add="bos")
+    packing = millstream.Packing(policy="flat", add="bos")
     tiny = [text_corpus.tiny_file()]
-    with penstock.TextLoader(tiny, tokenizer, 1, 16, packing, endless=True) as loader:
+    with millstream.TextLoader(tiny, tokenizer, 1, 16, packing, endless=True) as loader:
         for _ in islice(loader, 8):
             pass
 
 
 def _batches(tokenizer: Any, name: str) -> Iterator[Any]:
-    import penstock
-    from penstock.compat import nanochat
-    from penstock.compat.nanochat.loaders import RowGroupLoader
+    import millstream
+    from millstream.compat import nanochat
+    from millstream.compat.nanochat.loaders import RowGroupLoader
 
     if name == _MORE_THREADS:
-        packing = penstock.Packing(policy="flat", add="bos")
+        packing = millstream.Packing(policy="flat", add="bos")
         return iter(
             RowGroupLoader(
-                penstock.Source(text_corpus.web_files()),
+                millstream.Source(text_corpus.web_files()),
                 tokenizer.with_small_caches(),
                 _BATCH_SIZE,
                 _SEQ_LEN,
@@ -137,8 +137,8 @@ def _vocabulary() -> Path:
     """Return a directory with a vocabulary that was trained on the text."""
     path = corpora.DATA / f"vocabulary-{_VOCAB_SIZE}"
     if not path.exists():
-        from penstock.text.sources import Source
-        from penstock.text.training import train_tokenizer
+        from millstream.text.sources import Source
+        from millstream.text.training import train_tokenizer
 
         train_tokenizer(Source(text_corpus.web_files()), _VOCAB_SIZE, out=path)
     return path

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.c_loop import CLoop, compile_reference
 from benchmarks.consumer import INPUTS_AND_LABELS, consume
@@ -66,9 +66,9 @@ def measure(quick: bool) -> Section:
 
 def _time_next(num_rounds: int, num_calls: int) -> dict[str, list[Laps]]:
     """Return the seconds of every call, round by round."""
-    data = penstock.open(corpora.dense(NUM_TOKENS))
+    data = millstream.open(corpora.dense(NUM_TOKENS))
     loaders = {
-        _lap_name(shape, output): penstock.Loader(
+        _lap_name(shape, output): millstream.Loader(
             data.windows(seq_len), batch_size, endless=True, output=kind
         )
         for shape, (batch_size, seq_len) in _SHAPES.items()

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.c_loop import compile_reference
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
-from penstock.formats.shard import STREAM
+from millstream.formats.shard import STREAM
 
 _BATCH_SIZE = 32
 _TOTAL_BYTES = 400_000_000
@@ -99,9 +99,9 @@ def _measure(library: ctypes.CDLL, size: int, num_rounds: int) -> dict[str, list
 
 def _new_loader(
     directory: Path, *, decode: Any = None, access: Any = "pread", **options: Any
-) -> penstock.Loader:
-    view = penstock.open(directory, access=access).objects(decode)
-    return penstock.Loader(view, _BATCH_SIZE, endless=True, **({"output": "numpy"} | options))
+) -> millstream.Loader:
+    view = millstream.open(directory, access=access).objects(decode)
+    return millstream.Loader(view, _BATCH_SIZE, endless=True, **({"output": "numpy"} | options))
 
 
 def _consumer(batches: Iterator[Any], num_batches: int) -> Callable[[], None]:

@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-import penstock
+import millstream
 from benchmarks.report import Section, Table, with_range
 from benchmarks.rounds import Contender, Spread, rates
 
@@ -28,9 +28,9 @@ def measure(quick: bool) -> Section:
     next_positions = itertools.cycle(chunks)
     samples = np.random.default_rng(0).integers(0, _NUM_SAMPLES, _CHUNK)
     orders = {
-        "shuffle": penstock.make_order(True, _NUM_SAMPLES, seed=0),
-        "block shuffle": penstock.make_order(
-            penstock.BlockShuffle(1024, inside=True), _NUM_SAMPLES, seed=0
+        "shuffle": millstream.make_order(True, _NUM_SAMPLES, seed=0),
+        "block shuffle": millstream.make_order(
+            millstream.BlockShuffle(1024, inside=True), _NUM_SAMPLES, seed=0
         ),
     }
     contenders = {}

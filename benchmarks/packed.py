@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-import penstock
+import millstream
 from benchmarks import corpora, packed_bound
 from benchmarks.consumer import consume
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
-from penstock.dataset import Dataset
-from penstock.views.view import View
+from millstream.dataset import Dataset
+from millstream.views.view import View
 
 _SEQ_LEN, _BATCH_SIZE = 2048, 32
 _NUM_TOKENS = (1 << 27) + 32 * _SEQ_LEN
@@ -42,7 +42,7 @@ class Stream:
     """A warmed-up, endless loader, and what it handed out while timed."""
 
     def __init__(self, view: View, num_batches: int, **options: Any) -> None:
-        self._loader = penstock.Loader(view, _BATCH_SIZE, endless=True, **options)
+        self._loader = millstream.Loader(view, _BATCH_SIZE, endless=True, **options)
         self._batches: Iterator[Any] = iter(self._loader)
         self.num_batches = num_batches
         first = next(self._batches)
@@ -75,7 +75,7 @@ def measure(quick: bool) -> Section:
     raw: dict[str, Any] = {}
     tables, targets = [], []
     for access in ("pread", "mmap"):
-        streams = _streams(penstock.open(directory, access=access), num_batches)
+        streams = _streams(millstream.open(directory, access=access), num_batches)
         contenders = {name: stream.contender() for name, stream in streams.items()}
         measured = rates(contenders, num_rounds)
         tables.append(_table(access, measured, streams))
@@ -83,7 +83,7 @@ def measure(quick: bool) -> Section:
         raw[access] = measured
         for stream in streams.values():
             stream.close()
-    view = penstock.open(directory).packed(_SEQ_LEN)
+    view = millstream.open(directory).packed(_SEQ_LEN)
     runs = packed_bound.runs_of(view)
     bound = packed_bound.time_runs(
         corpora.stream_file(directory), view, _BATCH_SIZE, 4_000 if quick else 32_000, num_rounds
@@ -123,7 +123,7 @@ def _streams(data: Dataset, num_batches: int) -> dict[str, Stream]:
     }
     streams = {name: Stream(view, num_batches) for name, view in views.items()}
     # Its batches have all widths: only whole epochs compare.
-    shuffle = penstock.LengthBuckets(_BATCH_SIZE)
+    shuffle = millstream.LengthBuckets(_BATCH_SIZE)
     streams[_BY_LENGTH] = Stream(by_length, len(by_length) // _BATCH_SIZE, shuffle=shuffle)
     return streams
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.c_loop import CRuns, compile_reference
 from benchmarks.report import Table, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
-from penstock.views.packed import Packed
+from millstream.views.packed import Packed
 
 _WINDOWS, _PACKED = "C, windows", "C, the runs of packed rows"
 

@@ -25,17 +25,17 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-import penstock
+import millstream
 from benchmarks import corpora, text_files, trl_packing
 from benchmarks.fresh import in_fresh_process
 from benchmarks.machine import anonymous_bytes
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread
-from penstock.dataset import Dataset
-from penstock.pack.policy import Recipe, make_rows
-from penstock.pack.report import PackReport
-from penstock.pack.rows_file import find_rows
-from penstock.pack.survey import CONCAT, survey
+from millstream.dataset import Dataset
+from millstream.pack.policy import Recipe, make_rows
+from millstream.pack.report import PackReport
+from millstream.pack.rows_file import find_rows
+from millstream.pack.survey import CONCAT, survey
 
 _SEQ_LEN, _BUFFER_SIZE = 2048, 1000
 _MU = 6.3
@@ -150,9 +150,9 @@ def cost_of(directory: Path, job: Job) -> Cost:
         small = corpora.sparse_documents(
             Path(scratch) / "small", corpora.lognormal_chunks(_MU, 10_000)
         )
-        job.run(penstock.open(small))
+        job.run(millstream.open(small))
     _forget_plans(directory)
-    data = penstock.open(directory)
+    data = millstream.open(directory)
     start = time.perf_counter()
     with _PeakMemory() as memory:
         job.run(data)
@@ -202,7 +202,7 @@ def _rates(
     directory: Path, num_rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Return documents per second of processor time, and of wall-clock time."""
-    data = penstock.open(directory)
+    data = millstream.open(directory)
     per_core: dict[str, list[float]] = {job.name: [] for job in _JOBS}
     per_second: dict[str, list[float]] = {job.name: [] for job in _JOBS}
     make_rows(data, _RECIPES[0], None)  # reads the documents into the page cache
@@ -244,7 +244,7 @@ def _reports(lengths: NDArray[np.int64]) -> list[PackReport]:
     """Return what windows, every policy and TRL make of documents."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = corpora.sparse_documents(Path(scratch) / "documents", [lengths])
-        ours, _ = survey(penstock.open(directory), _SEQ_LEN, _BUFFER_SIZE)
+        ours, _ = survey(millstream.open(directory), _SEQ_LEN, _BUFFER_SIZE)
     trl = [trl_packing.pack(lengths, _SEQ_LEN, splits=splits) for splits in (False, True)]
     return ours + trl
 

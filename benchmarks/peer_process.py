@@ -70,7 +70,7 @@ def start(
 def environment(name: str, packages: tuple[str, ...], *, constrained: bool = True) -> Path:
     """Return the interpreter that has the packages.
 
-    Unless `constrained`, only torch has the version that Penstock is tested with: some peers want
+    Unless `constrained`, only torch has the version that Millstream is tested with: some peers want
     an older NumPy.
     """
     root = (corpora.DATA / f"{name}-venv").absolute()

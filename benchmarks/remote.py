@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import corpora, remote_orders, remote_peers
-from benchmarks.remote_runs import BATCH_SIZE, SEQ_LEN, Run, compare_cached, run_penstock
+from benchmarks.remote_runs import BATCH_SIZE, SEQ_LEN, Run, compare_cached, run_millstream
 from benchmarks.remote_servers import BUCKET, Servers
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn, ratio
@@ -120,7 +120,7 @@ def _paced(scene: _Scene) -> Section:
         "10 steps/s, global shuffle, local files": (local, shuffled | {"remote": None}, 0),
     }
     jobs: dict[str, Callable[[], Run]] = {
-        name: partial(run_penstock, scene.servers, url, **options)
+        name: partial(run_millstream, scene.servers, url, **options)
         for name, (url, options, _) in kinds.items()
     }
     runs = in_turn(jobs, 1 if scene.quick else 2)
@@ -216,7 +216,7 @@ def _bytes_fetched(scene: _Scene) -> Section:
         ("two-level order, no cache", 4096, _UNCACHED),
         ("two-level order, a cache of a quarter of the data", 4096, quarter),
     ):
-        run = run_penstock(scene.servers, scene.url, remote=remote, block=block)
+        run = run_millstream(scene.servers, scene.url, remote=remote, block=block)
         used = len(run.times) * BATCH_SIZE * _ROW_BYTES
         fetched = run.counts_at_exit["body_bytes"]
         num_requests = sum(run.counts_at_exit["requests"].values())
@@ -262,7 +262,7 @@ def _first_batch(scene: _Scene) -> Section:
     """The first batch of 1.1 T tokens in 1,000 shards."""
     jobs: dict[str, Callable[[], Run]] = {
         f"{output}, {kind}": partial(
-            run_penstock, scene.servers, scene.sparse_url, output=output, num_steps=1, **options
+            run_millstream, scene.servers, scene.sparse_url, output=output, num_steps=1, **options
         )
         for output in ("torch", "numpy")
         for kind, options in {
@@ -290,7 +290,7 @@ def _first_batch(scene: _Scene) -> Section:
                 "First batch of 1.1 T tokens, 1,000 shards on HTTP, global shuffle, empty cache",
                 [
                     "",
-                    "penstock.open, s",
+                    "millstream.open, s",
                     "open to first batch, s",
                     "process start to first batch, s",
                     "requests by then",
@@ -314,7 +314,7 @@ def _first_batch(scene: _Scene) -> Section:
 
 
 _SINCE: dict[str, Callable[[Run], float]] = {
-    "penstock.open": lambda run: run.first_after_imports,
+    "millstream.open": lambda run: run.first_after_imports,
     "process start": lambda run: run.first_from_start,
 }
 
@@ -335,7 +335,7 @@ def _bounds(scene: _Scene) -> Section:
         if scene.quick and max_requests < 64:
             continue
         remote = cache | {"max_requests": max_requests, "ahead_bytes": ahead_bytes}
-        run = run_penstock(
+        run = run_millstream(
             scene.servers,
             url,
             remote=remote,

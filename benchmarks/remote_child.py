@@ -1,4 +1,4 @@
-"""Penstock loading remote data in a process of its own; run by `remote_runs`.
+"""Millstream loading remote data in a process of its own; run by `remote_runs`.
 
 Its argument is JSON, and so are the lines that it prints: one at each of some steps, when its
 parent looks at the proxy's counters, and one at the end with times and memory. Times are those of
@@ -19,20 +19,26 @@ def load(options: dict[str, Any]) -> None:
     if options["remote"] is not None:
         import obstore.store  # noqa: F401
 
-    import penstock
+    import millstream
     from benchmarks.consumer import INPUTS_AND_LABELS, touch
 
     # Names of the package are imported when they are used: now, to tell imports from waiting.
-    _ = penstock.open, penstock.Loader, penstock.Remote, penstock.Windows, penstock.BlockShuffle
+    _ = (
+        millstream.open,
+        millstream.Loader,
+        millstream.Remote,
+        millstream.Windows,
+        millstream.BlockShuffle,
+    )
     block, remote = options["block"], options["remote"]
-    shuffle = penstock.BlockShuffle(block, inside=True) if block else True
+    shuffle = millstream.BlockShuffle(block, inside=True) if block else True
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
     resident, imported = _status_bytes("VmRSS"), time.monotonic()
-    view = penstock.open(
-        options["url"], remote=None if remote is None else penstock.Remote(**remote)
+    view = millstream.open(
+        options["url"], remote=None if remote is None else millstream.Remote(**remote)
     ).windows(options["seq_len"])
     opened, times = time.monotonic(), list[float]()
-    with penstock.Loader(
+    with millstream.Loader(
         view,
         options["batch_size"],
         seed=options["seed"],
@@ -58,15 +64,15 @@ def load(options: dict[str, Any]) -> None:
 
 def compare(options: dict[str, Any]) -> None:
     """Load the same local files directly and through a warm cache, in turn; print steps/s."""
-    import penstock
+    import millstream
     from benchmarks.consumer import consume
     from benchmarks.rounds import Contender, rates
 
     num_steps, contenders, loaders = options["num_steps"], dict[str, Contender](), list[Any]()
-    sources = {"local": (options["local"], None), "cached": (options["url"], penstock.Remote())}
+    sources = {"local": (options["local"], None), "cached": (options["url"], millstream.Remote())}
     for name, (url, remote) in sources.items():
-        view = penstock.open(url, remote=remote).windows(options["seq_len"])
-        loader = penstock.Loader(view, options["batch_size"], endless=True)
+        view = millstream.open(url, remote=remote).windows(options["seq_len"])
+        loader = millstream.Loader(view, options["batch_size"], endless=True)
         loaders.append(loader)
         batches = iter(loader)
         consume(batches, 2 * len(view) // options["batch_size"])  # fills the cache

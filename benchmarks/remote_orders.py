@@ -10,8 +10,8 @@ of all ranks together are consecutive in the order, so this does not depend on t
 
 import numpy as np
 
-import penstock
-from benchmarks.remote_runs import run_penstock
+import millstream
+from benchmarks.remote_runs import run_millstream
 from benchmarks.remote_servers import Servers
 from benchmarks.report import Section, Table
 
@@ -27,7 +27,7 @@ def measure(servers: Servers, url: str, num_samples: int, quick: bool) -> Sectio
         for block in (4096, 0) if quick else _BLOCKS:
             is_small = quick or not block or ranks > 1
             marks = [40, 120] if is_small else [700, 1724]
-            run = run_penstock(
+            run = run_millstream(
                 servers,
                 url,
                 remote={"cache_bytes": 0},
@@ -74,8 +74,8 @@ def measure(servers: Servers, url: str, num_samples: int, quick: bool) -> Sectio
 
 
 def _mixing(block: int, num_samples: int) -> float:
-    shuffle = penstock.BlockShuffle(block, inside=True) if block else True
-    order = penstock.make_order(shuffle, num_samples, seed=0)
+    shuffle = millstream.BlockShuffle(block, inside=True) if block else True
+    order = millstream.make_order(shuffle, num_samples, seed=0)
     starts = np.random.default_rng(0).integers(0, num_samples - _NUM_ROWS, _NUM_PLACES)
     counts = [
         np.unique(order.samples_at(np.arange(start, start + _NUM_ROWS)) // _NEIGHBOURS).size

@@ -1,4 +1,4 @@
-"""The first epoch from S3: Penstock against litdata and MosaicML streaming.
+"""The first epoch from S3: Millstream against litdata and MosaicML streaming.
 
 All read the same tokens from the same server through the same proxy, each in its own format, with
 an empty cache, unthrottled, to the end of the epoch: rows of 2,048 + 1 uint16 tokens, shuffled,
@@ -8,7 +8,7 @@ batches of 32 as int64 torch tensors, every page touched.
     MosaicML    MDS shards of 64 MiB and the shuffle py1e, its defaults
 
 Both run with 0 and with 2 worker processes, and the better counts for each number. They download
-whole chunks, and shuffle inside some of them. Penstock's cache is as by default: it fetches the
+whole chunks, and shuffle inside some of them. Millstream's cache is as by default: it fetches the
 rows of the next steps, and copies the rest of the files meanwhile.
 
 Loopback moves more than 1 GB/s, so a whole chunk takes 50 ms. So the same runs also go through
@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks import corpora, peer_process
 from benchmarks.machine import take_memory
-from benchmarks.remote_runs import Run, run_peer, run_penstock
+from benchmarks.remote_runs import Run, run_millstream, run_peer
 from benchmarks.remote_servers import BUCKET, Servers
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn
@@ -42,8 +42,8 @@ _TITLES = {"litdata": "litdata", "mosaic": "MosaicML streaming"}
 _WORKERS = (0, 2)
 _ATTEMPTS = 2
 OURS = "ours-large"
-"""Penstock's dataset in the bucket"""
-_OURS = {"Penstock, global shuffle": 0, "Penstock, two-level order": 4096}
+"""Millstream's dataset in the bucket"""
+_OURS = {"Millstream, global shuffle": 0, "Millstream, two-level order": 4096}
 _FACTOR = 5
 
 _Measure = Callable[[Run], float]
@@ -127,7 +127,7 @@ def measure(
 
 def _run_ours(servers: Servers, block: int) -> Run:
     take_memory()
-    return run_penstock(servers, f"s3://{BUCKET}/{OURS}", block=block)
+    return run_millstream(servers, f"s3://{BUCKET}/{OURS}", block=block)
 
 
 def _attempt(

@@ -1,4 +1,4 @@
-"""Runs of Penstock and of peers over remote data, each in a new process with an empty cache."""
+"""Runs of Millstream and of peers over remote data, each in a new process with an empty cache."""
 
 import json
 import os
@@ -78,7 +78,7 @@ class Run:
         }
 
 
-def run_penstock(servers: Servers, url: str, **options: Any) -> Run:
+def run_millstream(servers: Servers, url: str, **options: Any) -> Run:
     """Load from a URL; options are those of `remote_child`."""
     remote: dict[str, Any] | None = options.pop("remote", {})
     proxy = servers.http_proxy if url.startswith("http") else servers.s3_proxy

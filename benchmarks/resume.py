@@ -9,8 +9,8 @@ load the checkpoint in that time. Lightning also opens the data, since it calls 
 Hugging Face's Trainer gets open data.
 
 The programs are those of the tests: `tests/helpers/peer_runs.py`. Feeds whose libraries are not
-installed are left out; the environment of `make test-frameworks` has all of them. Target: Penstock
-loses and repeats no row, and continues in the order of the uninterrupted run.
+installed are left out; the environment of `make test-frameworks` has all of them. Target:
+Millstream loses and repeats no row, and continues in the order of the uninterrupted run.
 """
 
 import json
@@ -29,10 +29,10 @@ from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn
 
 _BATCH_ROWS, _BUFFER_ROWS, _NUM_SHARDS = 256, 1000, 64
-_PENSTOCK = "penstock"
+_MILLSTREAM = "millstream"
 _TRAINERS = {"lightning": "Lightning", "transformers": "Hugging Face's Trainer"}
 _FEEDS = {
-    _PENSTOCK: "**Penstock**",
+    _MILLSTREAM: "**Millstream**",
     "torch": "torch `DataLoader`",
     "torchdata": "torchdata `StatefulDataLoader`",
     "litdata": "litdata",
@@ -138,14 +138,14 @@ def measure(quick: bool) -> Section:
         ],
         targets=[
             Target(
-                what=f"rows lost or repeated: Penstock, {name}",
+                what=f"rows lost or repeated: Millstream, {name}",
                 measured=found[name]["lost"] + found[name]["repeated"],
                 limit=0,
                 relation="at most",
                 unit="rows",
             )
             for name, each in runs.items()
-            if each.case.feed == _PENSTOCK
+            if each.case.feed == _MILLSTREAM
         ],
         raw={"start": started, "resume": resumed, "found": found},
     )

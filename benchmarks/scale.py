@@ -90,12 +90,12 @@ def measure(quick: bool) -> Section:
 def first_batch(directory: Path) -> dict[str, float]:
     """Return the seconds from nothing open to the first batch, by part."""
     _import_all()
-    import penstock
+    import millstream
 
     start = time.perf_counter()
-    data = penstock.open(directory)
+    data = millstream.open(directory)
     opened = time.perf_counter()
-    loader = penstock.Loader(data.windows(_SEQ_LEN), _BATCH_SIZE)
+    loader = millstream.Loader(data.windows(_SEQ_LEN), _BATCH_SIZE)
     made = time.perf_counter()
     next(iter(loader))
     end = time.perf_counter()
@@ -111,19 +111,19 @@ def first_batch(directory: Path) -> dict[str, float]:
 def open_seconds(directory: Path) -> float:
     """Return the seconds to open a dataset."""
     _import_all()
-    import penstock
+    import millstream
 
     start = time.perf_counter()
-    penstock.open(directory)
+    millstream.open(directory)
     return time.perf_counter() - start
 
 
 def growth_bytes(directory: Path, num_batches: int) -> int:
     """Return how much a process grows from the first batch on, over `num_batches`."""
     _import_all()
-    import penstock
+    import millstream
 
-    with penstock.Loader(penstock.open(directory).windows(_SEQ_LEN), _BATCH_SIZE) as loader:
+    with millstream.Loader(millstream.open(directory).windows(_SEQ_LEN), _BATCH_SIZE) as loader:
         batches = iter(loader)
         next(batches)
         before = resident_bytes()
@@ -136,14 +136,14 @@ def batch_seconds(
     directories: list[Path], num_rounds: int, num_batches: int, max_descriptors: int | None
 ) -> Seconds:
     """Return seconds per batch of each dataset, interleaved: first touch, then warm."""
-    import penstock
+    import millstream
 
     if max_descriptors is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max_descriptors, hard))
     loaders = {
-        directory.name: penstock.Loader(
-            penstock.open(directory).windows(_SEQ_LEN), _BATCH_SIZE, endless=True
+        directory.name: millstream.Loader(
+            millstream.open(directory).windows(_SEQ_LEN), _BATCH_SIZE, endless=True
         )
         for directory in directories
     }
@@ -174,7 +174,7 @@ def _import_all() -> None:
     """Import what a training script has imported before it opens its data."""
     import torch  # noqa: F401
 
-    import penstock.load.loader  # noqa: F401
+    import millstream.load.loader  # noqa: F401
 
 
 def _at_most(what: str, measured: float, limit: float, unit: str) -> Target:

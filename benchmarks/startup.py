@@ -2,7 +2,7 @@
 
 Every number comes from a fresh process with an empty cache directory; Python's bytecode exists, as
 after an installation. Targets: the first batch 0.5 s after the process starts with NumPy output,
-and 0.3 s after `import torch`; 60 MB of anonymous memory without torch; `penstock --help` in 0.15
+and 0.3 s after `import torch`; 60 MB of anonymous memory without torch; `millstream --help` in 0.15
 s; `inspect`, `verify` and `tokenize` of a small file in 0.6 s.
 """
 
@@ -21,8 +21,8 @@ _TEXT_BYTES = 100_000
 
 _NUMPY, _TORCH = "first batch, NumPy output, from the start", "first batch after `import torch`"
 _MEMORY = "anonymous memory with NumPy output, MB"
-_HELP, _INSPECT, _VERIFY = "penstock --help", "penstock inspect", "penstock verify"
-_TOKENIZE = "penstock tokenize, 100 kB"
+_HELP, _INSPECT, _VERIFY = "millstream --help", "millstream inspect", "millstream verify"
+_TOKENIZE = "millstream tokenize, 100 kB"
 _LIMITS = {
     _NUMPY: 0.5,
     _TORCH: 0.3,
@@ -37,9 +37,9 @@ _LOAD = """
 import sys, time
 {before}
 start = time.monotonic()
-import penstock
-view = penstock.open(sys.argv[1]).windows(512)
-with penstock.Loader(view, 8, output={output!r}) as loader:
+import millstream
+view = millstream.open(sys.argv[1]).windows(512)
+with millstream.Loader(view, 8, output={output!r}) as loader:
     next(iter(loader))
     done = time.monotonic()
     with open("/proc/self/smaps_rollup") as rollup:
@@ -124,7 +124,7 @@ def _memory(data: Path) -> float:
 
 def _command(*arguments: str) -> float:
     started = time.perf_counter()
-    python_output("-m", "penstock", *arguments)
+    python_output("-m", "millstream", *arguments)
     return time.perf_counter() - started
 
 

@@ -1,7 +1,7 @@
-"""Conversations to tokens and loss masks: Penstock against plain text, and against transformers.
+"""Conversations to tokens and loss masks: Millstream against plain text, and against transformers.
 
 Conversations of one to three exchanges, cut from the text of `text_files`, as JSONL; and the same
-conversations as text, which Penstock tokenizes without a template. GPT-2's vocabulary with the
+conversations as text, which Millstream tokenizes without a template. GPT-2's vocabulary with the
 special tokens of ChatML and Llama 3. transformers renders and tokenizes a part of the same
 conversations, in memory and by the batch, with its assistant mask.
 
@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import penstock
+import millstream
 from benchmarks import corpora, text_corpus, text_files
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
@@ -65,12 +65,12 @@ def measure(quick: bool) -> Section:
         return Contender(lambda: run(out), text_bytes, partial(shutil.rmtree, out, True))
 
     contenders = {
-        name: job(partial(_tokenize, chats, penstock.Chat(template=template)))
+        name: job(partial(_tokenize, chats, millstream.Chat(template=template)))
         for name, template in _TEMPLATES.items()
     }
     contenders[_PLAIN] = job(partial(_tokenize, plain, None))
     contenders[_LIVE] = Contender(
-        partial(_load, chats, penstock.Chat(template=_CHATML)), text_bytes
+        partial(_load, chats, millstream.Chat(template=_CHATML)), text_bytes
     )
     contenders[_LIVE_PLAIN] = Contender(partial(_load, plain, None), text_bytes)
     peer_bytes = sum(len(_as_text(each).encode()) for each in conversations)
@@ -156,13 +156,13 @@ def _tokenizer() -> Path:
     return directory
 
 
-def _tokenize(path: Path, chat: penstock.Chat | None, out: Path) -> None:
-    penstock.tokenize(path, _tokenizer(), out, workers=_NUM_CORES, chat=chat)
+def _tokenize(path: Path, chat: millstream.Chat | None, out: Path) -> None:
+    millstream.tokenize(path, _tokenizer(), out, workers=_NUM_CORES, chat=chat)
 
 
-def _load(path: Path, chat: penstock.Chat | None) -> None:
+def _load(path: Path, chat: millstream.Chat | None) -> None:
     """One epoch of live rows; tokenizing is most of the work."""
-    with penstock.TextLoader(
+    with millstream.TextLoader(
         path, _tokenizer(), 16, 2_048, chat=chat, threads=_NUM_CORES, output="numpy"
     ) as loader:
         for _ in loader:

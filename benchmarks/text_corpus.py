@@ -138,7 +138,7 @@ def tokenizer_with_bos() -> Path:
 
 def tokenize_command(paths: list[Path], out: Path, num_workers: int) -> list[str]:
     """Return the command that tokenizes files with it."""
-    command = [sys.executable, "-m", "penstock", "tokenize", *map(str, paths), "--out", str(out)]
+    command = [sys.executable, "-m", "millstream", "tokenize", *map(str, paths), "--out", str(out)]
     return [*command, "--tokenizer", str(tokenizer_json()), "--workers", str(num_workers)]
 
 

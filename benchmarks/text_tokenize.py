@@ -1,8 +1,8 @@
-"""From text files to token files: Penstock against other software, on two cores.
+"""From text files to token files: Millstream against other software, on two cores.
 
 150 MB of source text in Parquet files (`text_corpus`), GPT-2's vocabulary, everything in the page
 cache. All contenders run in a process that has imported and loaded what it needs, including
-`penstock.tokenize`; the command also includes everything that a user waits for. Processes that a
+`millstream.tokenize`; the command also includes everything that a user waits for. Processes that a
 framework starts for each job are part of the job: datatrove's executor and ours start two each.
 
 datatrove and nanochat's way get a third of the text, because they take long; we compare rates.
@@ -11,8 +11,8 @@ loaded afresh for each round, untimed, so that it does not know the words yet. I
 second for 150 MB, so it is also compared on four times that text, where one-time costs weigh less;
 both know the words by then.
 
-Targets for `penstock.tokenize`: 8x datatrove, 8x nanochat's way, 0.85x tiktoken alone with tiktoken
-as the engine, 0.7x the fast engine alone.
+Targets for `millstream.tokenize`: 8x datatrove, 8x nanochat's way, 0.85x tiktoken alone with
+tiktoken as the engine, 0.7x the fast engine alone.
 """
 
 import os
@@ -26,18 +26,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import penstock
+import millstream
 from benchmarks import corpora, datatrove_process, text_corpus, text_nanochat
 from benchmarks.peer_process import PeerProcess
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
-from penstock.text.tokenizers.loading import Engine
+from millstream.text.tokenizers.loading import Engine
 
 _NUM_CORES = 2
 _NUM_FILES_FOR_PEERS = 2
 _NUM_COPIES = 4
-_FAST, _WITH_TIKTOKEN = "penstock.tokenize", "penstock.tokenize, engine tiktoken"
-_COMMAND = "penstock tokenize, the command from its start"
+_FAST, _WITH_TIKTOKEN = "millstream.tokenize", "millstream.tokenize, engine tiktoken"
+_COMMAND = "millstream tokenize, the command from its start"
 _DATATROVE, _NANOCHAT = "datatrove", "nanochat's way"
 _TIKTOKEN_ALONE, _FAST_ALONE = "tiktoken alone, 2 threads", "fast engine alone, 2 threads"
 _FAST_IN_ONE_THREAD = "fast engine alone, 1 thread"
@@ -109,7 +109,7 @@ class FastEngine:
 
     def load(self) -> None:
         """Forget what it learned about the text."""
-        self._tokenizer = penstock.load_tokenizer(text_corpus.tokenizer_json(), engine="fast")
+        self._tokenizer = millstream.load_tokenizer(text_corpus.tokenizer_json(), engine="fast")
 
     def encode(self, num_threads: int, num_times: int = 1) -> None:
         """Encode all texts and discard the ids."""
@@ -128,7 +128,7 @@ def _as_array(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 def _tokenize(paths: list[Path], engine: Engine, out: Path) -> int:
     """Return the number of tokens."""
     tokenizer = text_corpus.tokenizer_json()
-    report = penstock.tokenize(paths, tokenizer, out, workers=_NUM_CORES, engine=engine)
+    report = millstream.tokenize(paths, tokenizer, out, workers=_NUM_CORES, engine=engine)
     assert report is not None  # None only for a part of the tasks
     return report.tokens
 
@@ -170,7 +170,7 @@ def _table(measured: dict[str, list[float]]) -> Table:
         ]
         for name, rounds in measured.items()
     ]
-    columns = ["", "MB of text/s", "penstock.tokenize is", "the command is"]
+    columns = ["", "MB of text/s", "millstream.tokenize is", "the command is"]
     return Table("Tokenizing", columns, rows)
 
 

@@ -1,8 +1,8 @@
-"""Training a vocabulary of 32,768 tokens: Penstock against Hugging Face's trainer and rustbpe.
+"""Training a vocabulary of 32,768 tokens: Millstream against Hugging Face's trainer and rustbpe.
 
-The text of `text_corpus`, read from its Parquet files as each user would: Penstock takes the files,
-the others an iterator of texts. All split words by the same pattern, GPT-4's with numbers of one or
-two digits, as in nanochat, and may use both cores. Target: 3x Hugging Face's.
+The text of `text_corpus`, read from its Parquet files as each user would: Millstream takes the
+files, the others an iterator of texts. All split words by the same pattern, GPT-4's with numbers of
+one or two digits, as in nanochat, and may use both cores. Target: 3x Hugging Face's.
 
 Hugging Face's takes minutes, so there is one round. A quick run takes one file of six, where the
 merges, whose number is the same, weigh more.
@@ -15,13 +15,13 @@ from pathlib import Path
 from benchmarks import text_corpus
 from benchmarks.report import Section, Table, Target
 from benchmarks.rounds import Contender, rates
-from penstock.text.sources import Source
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.training import train_tokenizer
+from millstream.text.sources import Source
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.training import train_tokenizer
 
 _VOCAB_SIZE = 32_768
 _REGEX = PATTERNS["nanochat"].regex
-_OURS, _HUGGING_FACE, _RUSTBPE = "penstock", "Hugging Face tokenizers", "rustbpe"
+_OURS, _HUGGING_FACE, _RUSTBPE = "millstream", "Hugging Face tokenizers", "rustbpe"
 
 
 def measure(quick: bool) -> Section:
@@ -47,7 +47,7 @@ def measure(quick: bool) -> Section:
         tables=[Table("Training", ["", "seconds", "MB of text/s", "ours is"], rows)],
         targets=[
             Target(
-                what=f"training {_VOCAB_SIZE:,} tokens: penstock / Hugging Face",
+                what=f"training {_VOCAB_SIZE:,} tokens: millstream / Hugging Face",
                 measured=seconds[_HUGGING_FACE] / seconds[_OURS],
                 limit=3,
                 relation="at least",

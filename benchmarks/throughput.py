@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.c_loop import Access, CLoop, compile_reference
 from benchmarks.consumer import consume
@@ -80,13 +80,13 @@ def loader_contender(
     directory: Path, num_batches: int, *, access: Any = "pread", **options: Any
 ) -> Contender:
     """Return an endless, warmed-up loader: pages cached, maps filled."""
-    view = penstock.open(directory, access=access).windows(SEQ_LEN)
+    view = millstream.open(directory, access=access).windows(SEQ_LEN)
     return view_contender(view, len(view), num_batches, **options)
 
 
 def view_contender(view: Any, num_samples: int, num_batches: int, **options: Any) -> Contender:
     """Return the same for a view or a mixture of so many samples of SEQ_LEN tokens."""
-    batches = iter(penstock.Loader(view, BATCH_SIZE, endless=True, **options))
+    batches = iter(millstream.Loader(view, BATCH_SIZE, endless=True, **options))
     # Each thread fills its own map: one epoch would leave gaps in them.
     consume(batches, _WARM_EPOCHS * num_samples // BATCH_SIZE)
     return batches_contender(batches, num_batches)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.report import Section, Table
 from benchmarks.rounds import in_turn
@@ -42,7 +42,7 @@ def measure(quick: bool) -> Section:
         "NumPy": hide_tokens,
         "pure Python": partial(_count_along, round(per_second * _PYTHON_SECONDS)),
     }
-    view = penstock.open(corpora.dense(NUM_TOKENS)).windows(SEQ_LEN)
+    view = millstream.open(corpora.dense(NUM_TOKENS)).windows(SEQ_LEN)
     loaders = {_NOTHING: _new_loader(view)}
     for name, transform in transforms.items():
         loaders[f"{name}, ahead"] = _new_loader(view.with_transform(transform))
@@ -110,14 +110,14 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _seconds_alone(transform: Transform, view: penstock.Windows) -> float:
+def _seconds_alone(transform: Transform, view: millstream.Windows) -> float:
     batch = view.read(np.arange(BATCH_SIZE))
     positions = np.arange(BATCH_SIZE)
     return min(_seconds(partial(transform, dict(batch), positions)) for _ in range(50))
 
 
-def _new_loader(view: penstock.Windows) -> penstock.Loader:
-    return penstock.Loader(view, BATCH_SIZE, endless=True, output="numpy")
+def _new_loader(view: millstream.Windows) -> millstream.Loader:
+    return millstream.Loader(view, BATCH_SIZE, endless=True, output="numpy")
 
 
 def _seconds_of_block(batches: Any, own: Transform | None, step: Callable[[], object]) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.corpora import lognormal_lengths
-from penstock.pack.report import PackReport
+from millstream.pack.report import PackReport
 
 _MAP_BATCH = 1000
 _CHECKED_DOCUMENTS, _CHECKED_MU, _CHECKED_SEQ_LEN = 200_000, 6.3, 2048

@@ -15,8 +15,8 @@ from accelerate import Accelerator
 from gpt import count_labels, sum_losses
 from train_gpt import SEED, make_model, make_optimizer, prepare_data, read_options
 
-import penstock
-from penstock.integrations.accelerate import prepare
+import millstream
+from millstream.integrations.accelerate import prepare
 
 
 def checkpoints(out: Path) -> list[Path]:
@@ -39,9 +39,9 @@ def train(options: argparse.Namespace) -> None:
     accelerator = Accelerator()
     with accelerator.main_process_first():
         prepare_data(options)
-    data = penstock.open(options.data or options.out / "data")
+    data = millstream.open(options.data or options.out / "data")
     view = data.packed(options.seq_len, extras=["position_ids", "cu_seqlens", "document_ids"])
-    loader = penstock.Loader(view, options.batch_size, seed=SEED)
+    loader = millstream.Loader(view, options.batch_size, seed=SEED)
     model = make_model(options, accelerator.device)
     model, optimizer = accelerator.prepare(model, make_optimizer(model))
     batches = prepare(accelerator, loader)

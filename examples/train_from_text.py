@@ -4,7 +4,7 @@
     python examples/train_from_text.py 'corpus/*.parquet' --out run
     torchrun --nproc-per-node 2 examples/train_from_text.py --out run
 
-`penstock.TextLoader` tokenizes and packs while the model trains. Kill the run and start the same
+`millstream.TextLoader` tokenizes and packs while the model trains. Kill the run and start the same
 command again: it resumes from the newest checkpoint. The digest of the weights that it prints at
 the end is that of an undisturbed run: the weights are the same, bit for bit.
 """
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-import penstock
+import millstream
 
 WIDTH, NUM_HEADS, NUM_LAYERS, DROPOUT = 96, 4, 3, 0.1  # 446,000 parameters
 VOCAB_SIZE, SEED = 1024, 0
@@ -68,18 +68,18 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def make_loader(options: argparse.Namespace) -> penstock.TextLoader:
+def make_loader(options: argparse.Namespace) -> millstream.TextLoader:
     """Create the loader of this rank, and train a tokenizer first if none is given."""
     if options.text:
-        source = penstock.Source(options.text)
+        source = millstream.Source(options.text)
     else:
         sources = Path(sysconfig.get_path("stdlib")) / "*.py"
-        source = penstock.Source(sources, kind="text", documents="file")
+        source = millstream.Source(sources, kind="text", documents="file")
     tokenizer = options.tokenizer or options.out / "tokenizer"
     if not options.tokenizer and dist.get_rank() == 0 and not tokenizer.exists():
-        penstock.train_tokenizer(source, VOCAB_SIZE, specials=["<|bos|>"], out=tokenizer)
+        millstream.train_tokenizer(source, VOCAB_SIZE, specials=["<|bos|>"], out=tokenizer)
     dist.barrier()  # other ranks wait for the tokenizer
-    return penstock.TextLoader(
+    return millstream.TextLoader(
         source,
         tokenizer,
         options.batch_size,
@@ -91,7 +91,7 @@ def make_loader(options: argparse.Namespace) -> penstock.TextLoader:
     )
 
 
-def save(out: Path, checkpoint: dict[str, Any], loader: penstock.TextLoader) -> None:
+def save(out: Path, checkpoint: dict[str, Any], loader: millstream.TextLoader) -> None:
     """Write one checkpoint for all ranks, which appears complete or not at all.
 
     A loader's state describes the lanes of its own rank, so the states of all ranks are joined.
@@ -100,7 +100,7 @@ def save(out: Path, checkpoint: dict[str, Any], loader: penstock.TextLoader) -> 
     shares: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shares, (loader.state_dict(), torch.get_rng_state()))
     states, rngs = zip(*shares, strict=True)
-    checkpoint |= {"loader": penstock.TextLoader.join_states(states), "rngs": rngs}
+    checkpoint |= {"loader": millstream.TextLoader.join_states(states), "rngs": rngs}
     if dist.get_rank() == 0:
         temporary = out / "checkpoint.tmp"
         with temporary.open("wb") as file:

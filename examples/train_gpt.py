@@ -24,7 +24,7 @@ from gpt import ATTENTION, GPT, TINY, Shape, count_labels, sum_losses
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-import penstock
+import millstream
 
 SEED = 0
 
@@ -63,24 +63,24 @@ def prepare_data(options: argparse.Namespace) -> None:
     if options.data is not None:
         return
     sources = Path(sysconfig.get_path("stdlib")) / "*.py"
-    source = penstock.Source(sources, kind="text", documents="file")
+    source = millstream.Source(sources, kind="text", documents="file")
     tokenizer = options.out / "tokenizer"
     if not tokenizer.exists():
         vocab_size = 512 if options.tiny else 8192
-        penstock.train_tokenizer(source, vocab_size, specials=["<|bos|>"], out=tokenizer)
-    penstock.tokenize(source, tokenizer, options.out / "data", workers=1)  # once; later a check
+        millstream.train_tokenizer(source, vocab_size, specials=["<|bos|>"], out=tokenizer)
+    millstream.tokenize(source, tokenizer, options.out / "data", workers=1)  # once; later a check
 
 
-def make_loader(options: argparse.Namespace, **where: Any) -> penstock.Loader:
+def make_loader(options: argparse.Namespace, **where: Any) -> millstream.Loader:
     """Create a loader whose items are steps: lists of micro-batches."""
     boundaries: Any = "document_ids" if options.attention == "flex" else "cu_seqlens"
-    data = penstock.open(options.data or options.out / "data")
+    data = millstream.open(options.data or options.out / "data")
     view = data.packed(
         options.seq_len,
         extras=["position_ids", boundaries],
         static_shapes=options.compile,
     )
-    return penstock.Loader(
+    return millstream.Loader(
         view,
         options.batch_size,
         global_batch_size=options.global_batch_size,
@@ -115,7 +115,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, step: int, steps: int) -
 class Log:
     """Prints a line about a step, and the speed since the last line."""
 
-    def __init__(self, loader: penstock.Loader) -> None:
+    def __init__(self, loader: millstream.Loader) -> None:
         self.loader, self.time, self.stats = loader, time.perf_counter(), loader.stats
 
     def write(self, step: int, loss: Tensor) -> None:

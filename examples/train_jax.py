@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-import penstock
-from penstock.integrations.jax import global_batches, share_of
+import millstream
+from millstream.integrations.jax import global_batches, share_of
 
 Tree = Any  # nested dicts and lists of arrays
 HEADS = 4
@@ -95,7 +95,7 @@ def train_step(training: Tree, batch: dict[str, jax.Array]) -> tuple[Tree, jax.A
     return {"weights": weights, "first": first, "second": second, "step": step}, loss
 
 
-def save(path: Path, training: Tree, loader: penstock.Loader) -> None:
+def save(path: Path, training: Tree, loader: millstream.Loader) -> None:
     """Write a checkpoint that appears complete or not at all."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
@@ -111,11 +111,11 @@ def train(options: argparse.Namespace) -> None:
         jax.distributed.initialize(options.coordinator, options.processes, options.process)
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
     rows, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["data"], []))
-    data = penstock.open(options.data)
+    data = millstream.open(options.data)
     view = data.packed(options.seq_len, extras=["position_ids", "document_ids"])
     share = share_of(rows)
     batch_size = options.global_batch_size // share.ranks
-    loader = penstock.Loader(view, batch_size, parallel=share, output="numpy", endless=True)
+    loader = millstream.Loader(view, batch_size, parallel=share, output="numpy", endless=True)
     size = {"width": 64, "layers": 2} if options.tiny else {"width": 768, "layers": 12}
     weights = new_weights(data.vocab_size or 1 << 16, options.seq_len, **size)
     zeros = jax.tree.map(jnp.zeros_like, weights)

@@ -16,7 +16,7 @@ from gpt import GPT, TINY, Batch, Shape, count_labels, sum_losses
 from lightning.pytorch.callbacks import ModelCheckpoint
 from train_gpt import SEED, prepare_data, read_options
 
-import penstock
+import millstream
 
 
 class Training(lightning.LightningModule):
@@ -31,12 +31,12 @@ class Training(lightning.LightningModule):
         """Tokenize, in one process of each machine."""
         prepare_data(self.options)
 
-    def train_dataloader(self) -> penstock.Loader:
+    def train_dataloader(self) -> millstream.Loader:
         """Make the loader here, where Lightning has started all ranks."""
-        data = penstock.open(self.options.data or self.options.out / "data")
+        data = millstream.open(self.options.data or self.options.out / "data")
         boundaries: Any = "document_ids" if self.options.attention == "flex" else "cu_seqlens"
         view = data.packed(self.options.seq_len, extras=["position_ids", boundaries])
-        self.loader = penstock.Loader(view, self.options.batch_size, seed=SEED)
+        self.loader = millstream.Loader(view, self.options.batch_size, seed=SEED)
         return self.loader
 
     def training_step(self, batch: Batch, number: int) -> torch.Tensor:

@@ -15,14 +15,14 @@ from train_gpt import SEED, prepare_data, read_options
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-import penstock
-from penstock.integrations.transformers import Trainer
+import millstream
+from millstream.integrations.transformers import Trainer
 
 
 class Log(TrainerCallback):
     """Prints the digest of each step's rows, on all ranks together."""
 
-    def __init__(self, loader: penstock.Loader) -> None:
+    def __init__(self, loader: millstream.Loader) -> None:
         self.loader = loader
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
@@ -49,9 +49,9 @@ def train(options: argparse.Namespace) -> None:
     )
     with args.main_process_first():
         prepare_data(options)
-    data = penstock.open(options.data or options.out / "data")
+    data = millstream.open(options.data or options.out / "data")
     view = data.packed(options.seq_len, extras=["position_ids", "cu_seqlens"])
-    loader = penstock.Loader(view, options.batch_size, seed=SEED)
+    loader = millstream.Loader(view, options.batch_size, seed=SEED)
     config = LlamaConfig(
         vocab_size=50_304, hidden_size=768, intermediate_size=2048, use_cache=False
     )

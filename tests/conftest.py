@@ -23,8 +23,8 @@ collect_ignore_glob = ["golden/*/*.py"]  # programs that made golden data, with 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shared machines stall, and under sanitizers nothing is fast.
-settings.register_profile("penstock", deadline=None)
-settings.load_profile("penstock")
+settings.register_profile("millstream", deadline=None)
+settings.load_profile("millstream")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -79,7 +79,7 @@ def small_disk(tmp_path):
     path = tmp_path / "disk"
     path.mkdir()
     mount = shutil.which("mount")
-    options = ["-t", "tmpfs", "-o", "size=256k", "penstock-test", str(path)]
+    options = ["-t", "tmpfs", "-o", "size=256k", "millstream-test", str(path)]
     if os.geteuid() != 0 or not mount:
         pytest.skip("mounting a small disk needs root")
     mounted = subprocess.run([mount, *options], capture_output=True, text=True, check=False)

@@ -5,31 +5,31 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.errors import UsageError
+import millstream
+from millstream.cli import main
+from millstream.errors import UsageError
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> penstock.Dataset:
-    with penstock.Writer(tmp_path / "data", vocab_size=50) as writer:
+def data(tmp_path: Path) -> millstream.Dataset:
+    with millstream.Writer(tmp_path / "data", vocab_size=50) as writer:
         writer.append(range(50))
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
 @pytest.mark.parametrize("source", [None, 3, b"data", [3], object()])
 def test_what_is_no_path_is_not_opened(source: Any) -> None:
     with pytest.raises(UsageError, match="open takes a path, a pattern, or a list of them, not"):
-        penstock.open(source)
+        millstream.open(source)
 
 
 @pytest.mark.parametrize("extras", [None, 3, True])
-def test_extras_are_names(data: penstock.Dataset, extras: Any) -> None:
+def test_extras_are_names(data: millstream.Dataset, extras: Any) -> None:
     with pytest.raises(UsageError, match=r"extras is .*; it must be a list of names"):
         data.windows(4, extras=extras)
 
 
-def test_a_loss_mask_is_a_name(data: penstock.Dataset) -> None:
+def test_a_loss_mask_is_a_name(data: millstream.Dataset) -> None:
     wrong: Any = True
     with pytest.raises(UsageError, match=r"loss_mask is True; the records have \['token'\]"):
         data.windows(4, loss_mask=wrong)
@@ -38,41 +38,41 @@ def test_a_loss_mask_is_a_name(data: penstock.Dataset) -> None:
 def test_a_writer_notes_a_tokenizer_as_strings(tmp_path: Path) -> None:
     wrong: Any = "gpt2"
     with pytest.raises(UsageError, match="tokenizer is 'gpt2'; it must be a dict of strings"):
-        penstock.Writer(tmp_path / "out", vocab_size=9, tokenizer=wrong)
+        millstream.Writer(tmp_path / "out", vocab_size=9, tokenizer=wrong)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("task", [3, "0/3", (1, 2, 3)])
 def test_a_share_of_tasks_is_two_numbers(tmp_path: Path, task: Any) -> None:
     with pytest.raises(UsageError, match=r"task is .*; it must be \(i, n\)"):
-        penstock.tokenize(__file__, "bytes", tmp_path / "out", task=task)
+        millstream.tokenize(__file__, "bytes", tmp_path / "out", task=task)
 
 
 @pytest.mark.parametrize("columns", ["text", {"text": "body"}])
 def test_columns_are_columns(tmp_path: Path, columns: Any) -> None:
     (tmp_path / "a.jsonl").touch()
     with pytest.raises(UsageError, match=r"columns must be a Columns, .*; found"):
-        penstock.Source(tmp_path / "a.jsonl", columns=columns)
+        millstream.Source(tmp_path / "a.jsonl", columns=columns)
 
 
 def test_one_name_of_metadata_is_not_its_letters() -> None:
     one: Any = "url"
-    assert penstock.Columns(metadata=one).metadata == ("url",)
+    assert millstream.Columns(metadata=one).metadata == ("url",)
     wrong: Any = [3]
     with pytest.raises(UsageError, match="column names must be strings; found 3"):
-        penstock.Columns(metadata=wrong)
+        millstream.Columns(metadata=wrong)
 
 
 def test_convert_takes_an_open_dataset(tmp_path: Path) -> None:
     path: Any = "data"
-    with pytest.raises(UsageError, match=r"an open dataset; pass penstock.open\('data'\)"):
-        penstock.convert(path, tmp_path / "out", to="flat")
+    with pytest.raises(UsageError, match=r"an open dataset; pass millstream.open\('data'\)"):
+        millstream.convert(path, tmp_path / "out", to="flat")
 
 
 def test_what_decode_takes_are_ids() -> None:
     text: Any = "hello"
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        penstock.load_tokenizer("bytes").decode(text)
+        millstream.load_tokenizer("bytes").decode(text)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_decode_takes_are_ids() -> None:
             "not supported; convert the file to Parquet or JSONL",
         ),
         ("tokenize a.txt --tokenizer bytes --out out --text body", "leave out columns=… (--text,"),
-        ("tokenize a.txt --tokenizer gpt2 --out out", "penstock fetch gets a tokenizer.json"),
+        ("tokenize a.txt --tokenizer gpt2 --out out", "millstream fetch gets a tokenizer.json"),
         (
             "tokenize a.txt --tokenizer bytes --out out --val-count 1 --split-by url",
             "no column is (--metadata)",
@@ -102,7 +102,7 @@ def test_what_decode_takes_are_ids() -> None:
     ],
 )
 def test_commands_say_which_option_helps(
-    data: penstock.Dataset,
+    data: millstream.Dataset,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -6,21 +6,21 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-import penstock
+import millstream
 
 METHODS = {
-    "windows": penstock.Windows,
-    "documents": penstock.Documents,
-    "packed": penstock.Packed,
+    "windows": millstream.Windows,
+    "documents": millstream.Documents,
+    "packed": millstream.Packed,
 }
 
 
 @pytest.fixture
 def data(tmp_path):
-    with penstock.Writer(tmp_path / "data", vocab_size=100) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=100) as writer:
         for start in range(0, 50, 10):
             writer.append(np.arange(start, start + 10))
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from penstock.batches.batch_reader import BatchReader, ReaderMemory
-from penstock.batches.layout_table import LayoutTable
-from penstock.batches.view_state import SampleTable, ViewKind
-from penstock.load.plan import StepPlan
-from penstock.load.step_reader import StepReader
-from penstock.order.shuffling import OrderKind, ShuffleState
-from penstock.read.files import OpenFiles
-from penstock.read.numbers import convert_numbers
-from penstock.read.segments import OUTPUT
-from penstock.system.checksums import CheckedBlocks, block_checksums
-from penstock.text.merging.merge_tables import MergeTables
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.splitting.pieces import split
-from penstock.text.training import word_table
+from millstream.batches.batch_reader import BatchReader, ReaderMemory
+from millstream.batches.layout_table import LayoutTable
+from millstream.batches.view_state import SampleTable, ViewKind
+from millstream.load.plan import StepPlan
+from millstream.load.step_reader import StepReader
+from millstream.order.shuffling import OrderKind, ShuffleState
+from millstream.read.files import OpenFiles
+from millstream.read.numbers import convert_numbers
+from millstream.read.segments import OUTPUT
+from millstream.system.checksums import CheckedBlocks, block_checksums
+from millstream.text.merging.merge_tables import MergeTables
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.splitting.pieces import split
+from millstream.text.training import word_table
 from tests.helpers.kernel_inputs import token_layout, view_state
 
 pytestmark = pytest.mark.kernels

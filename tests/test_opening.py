@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
+import millstream
+from millstream.errors import FormatError, MillstreamError, MissingDataError, ReadError, UsageError
 
 ALL_FILES = [".stream", ".documents", ".index", ".metadata"]
 ACCESS = ["pread", "mmap"]
@@ -20,7 +20,7 @@ ACCESS = ["pread", "mmap"]
 
 def write(path, *documents, **options):
     options.setdefault("vocab_size", 1000)
-    with penstock.Writer(path, **options) as writer:
+    with millstream.Writer(path, **options) as writer:
         for document in documents:
             writer.append(document)
     return path
@@ -28,7 +28,7 @@ def write(path, *documents, **options):
 
 def write_with_metadata(path):
     """One shard: 5 records of 6 bytes, 2 documents, 1 span of 3 bytes."""
-    with penstock.Writer(path, vocab_size=1000, metadata=bytes) as writer:
+    with millstream.Writer(path, vocab_size=1000, metadata=bytes) as writer:
         writer.append([1, 2, 3], b"abc")
         writer.append([4, 5])
     return path
@@ -51,7 +51,7 @@ def write_sparse(path, num_shards, records_per_shard):
             {"name": name, "records": records_per_shard, "documents": 0, "spans": 0, "files": files}
         )
     manifest = {
-        "format": "penstock-stream",
+        "format": "millstream-stream",
         "version": 1,
         "fields": [["token", "<u2"]],
         "vocab_size": None,
@@ -60,7 +60,7 @@ def write_sparse(path, num_shards, records_per_shard):
         "eos_id": None,
         "shards": shards,
     }
-    (path / "penstock.json").write_text(json.dumps(manifest))
+    (path / "millstream.json").write_text(json.dumps(manifest))
     return path
 
 
@@ -91,7 +91,7 @@ def public_path():
 def test_directories_combine_in_the_order_given(tmp_path):
     a = write(tmp_path / "a", [1, 2], shard_bytes=1)
     b = write(tmp_path / "b", [3], [4, 5], shard_bytes=1)
-    data = penstock.open([b, str(a)])
+    data = millstream.open([b, str(a)])
     assert data.records(0, 99).tolist() == [3, 4, 5, 1, 2]
     assert (data.num_records, data.num_documents, len(data.shards)) == (5, 3, 3)
 
@@ -107,7 +107,10 @@ def test_directories_combine_in_the_order_given(tmp_path):
         (["e/a.bin", "link/a.bin"], "is opened twice, as .*e/a.bin and .*link/a.bin"),
         (["own", "own"], "own: is given twice"),
         (["own", "own_link"], "own_link: is opened twice, as .*own and .*own_link"),
-        (["own", "own/penstock.json"], "own: is opened twice, as .*own and .*/own/penstock.json"),
+        (
+            ["own", "own/millstream.json"],
+            "own: is opened twice, as .*own and .*/own/millstream.json",
+        ),
         (["link", "e"], "e: is opened twice, as .*link and .*e; its tokens"),
         (["t.parquet", "t.parquet"], "t.parquet: is given twice"),
     ],
@@ -125,15 +128,15 @@ def test_tokens_that_are_reached_twice_are_refused(tmp_path, monkeypatch, source
     table = pytest.importorskip("pyarrow").table({"input_ids": [[1, 2]]})
     pq.write_table(table, "t.parquet")
     with pytest.raises(FormatError, match=message):
-        penstock.open(sources)
-    assert penstock.open(["d/a.bin", "e/a.bin"]).num_records == 200
+        millstream.open(sources)
+    assert millstream.open(["d/a.bin", "e/a.bin"]).num_records == 200
 
 
 def test_tokens_that_are_reached_twice_by_a_list_of_files_are_refused(tmp_path):
     np.arange(300, 400, dtype="<u2").tofile(tmp_path / "a.bin")
     (tmp_path / "b.bin").symlink_to("a.bin")
     with pytest.raises(FormatError, match=r"opened twice, as .*a\.bin and .*b\.bin"):
-        penstock.open(tmp_path, file_list=tmp_path / "files.json")
+        millstream.open(tmp_path, file_list=tmp_path / "files.json")
 
 
 def test_links_to_different_files_and_one_mask_for_two_files_open(tmp_path):
@@ -142,47 +145,47 @@ def test_links_to_different_files_and_one_mask_for_two_files_open(tmp_path):
         np.arange(300, 400, dtype="<u2").tofile(tmp_path / f"{name}.bin")
         (tmp_path / "links" / f"{name}.bin").symlink_to(tmp_path / f"{name}.bin")
     (tmp_path / "mask").write_bytes(bytes(100))
-    data = penstock.open(tmp_path / "links", loss_masks=[tmp_path / "mask"] * 2)
+    data = millstream.open(tmp_path / "links", loss_masks=[tmp_path / "mask"] * 2)
     assert data.num_records == 200
 
 
 def test_a_glob_opens_in_the_order_of_names(tmp_path):
     for name in ("part-2", "part-0", "part-1"):
         write(tmp_path / name, [int(name[-1])])
-    assert penstock.open(str(tmp_path / "part-*")).records(0, 9).tolist() == [0, 1, 2]
-    assert penstock.open(tmp_path / "part-[02]").records(0, 9).tolist() == [0, 2]
+    assert millstream.open(str(tmp_path / "part-*")).records(0, 9).tolist() == [0, 1, 2]
+    assert millstream.open(tmp_path / "part-[02]").records(0, 9).tolist() == [0, 2]
 
 
 def test_a_directory_with_a_glob_character_in_its_name_is_itself(tmp_path):
     write(tmp_path / "a[1]", [7])
     write(tmp_path / "a1", [8])
-    assert penstock.open(tmp_path / "a[1]").records(0, 9).tolist() == [7]
+    assert millstream.open(tmp_path / "a[1]").records(0, 9).tolist() == [7]
 
 
 def test_the_manifest_itself_can_be_named(tmp_path):
-    assert penstock.open(write(tmp_path, [7]) / "penstock.json").num_records == 1
+    assert millstream.open(write(tmp_path, [7]) / "millstream.json").num_records == 1
 
 
 def test_the_vocabulary_of_a_combination_is_the_largest(tmp_path):
     a, b = write(tmp_path / "a", [1], vocab_size=10), write(tmp_path / "b", [1], vocab_size=20)
     c = write(tmp_path / "c", [1], vocab_size=None, fields="<u2")
-    assert penstock.open([a, b]).vocab_size == 20
-    assert penstock.open([a, c]).vocab_size is None
+    assert millstream.open([a, b]).vocab_size == 20
+    assert millstream.open([a, c]).vocab_size is None
 
 
 def test_different_records_do_not_make_one_stream(tmp_path):
     a, b = write(tmp_path / "a", [1]), write(tmp_path / "b", [1], vocab_size=70_000)
     with pytest.raises(FormatError) as caught:
-        penstock.open([a, b])
+        millstream.open([a, b])
     assert all(text in str(caught.value) for text in (str(a), str(b), "<u2", "<u4"))
 
 
 def test_a_moved_dataset_has_the_same_fingerprint_and_another_one_has_not(tmp_path):
-    a = penstock.open(write(tmp_path / "a", [1, 2], [3])).fingerprint
+    a = millstream.open(write(tmp_path / "a", [1, 2], [3])).fingerprint
     (tmp_path / "a").rename(tmp_path / "moved")
-    assert penstock.open(tmp_path / "moved").fingerprint == a
-    assert penstock.open(write(tmp_path / "b", [1, 2], [4])).fingerprint != a
-    assert penstock.open(write(tmp_path / "c", [1, 2], [3], shard_bytes=1)).fingerprint != a
+    assert millstream.open(tmp_path / "moved").fingerprint == a
+    assert millstream.open(write(tmp_path / "b", [1, 2], [4])).fingerprint != a
+    assert millstream.open(write(tmp_path / "c", [1, 2], [3], shard_bytes=1)).fingerprint != a
 
 
 # What is not a dataset
@@ -190,37 +193,37 @@ def test_a_moved_dataset_has_the_same_fingerprint_and_another_one_has_not(tmp_pa
 
 def test_nothing_to_open_is_said(tmp_path):
     with pytest.raises(UsageError, match="the list of paths is empty"):
-        penstock.open([])
+        millstream.open([])
     with pytest.raises(MissingDataError, match=r"none-\*: the pattern matches nothing"):
-        penstock.open(tmp_path / "none-*")
+        millstream.open(tmp_path / "none-*")
     with pytest.raises(FileNotFoundError, match="absent: no such file or directory"):
-        penstock.open(tmp_path / "absent")
-    with pytest.raises(MissingDataError, match=r"contains no dataset: neither penstock.json nor"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path / "absent")
+    with pytest.raises(MissingDataError, match=r"contains no dataset: neither millstream.json nor"):
+        millstream.open(tmp_path)
 
 
 def test_a_file_of_no_known_format_is_refused(tmp_path):
     (tmp_path / "data.dat").write_bytes(b"1\x0034")
     with pytest.raises(FormatError, match=r"data.dat: starts with b'1\\x0034', which is not a "):
-        penstock.open(tmp_path / "data.dat")
+        millstream.open(tmp_path / "data.dat")
 
 
 def test_a_name_that_no_file_system_takes_is_an_error_of_ours(tmp_path):
     for name in ("x" * 5000, "a\0b"):
-        with pytest.raises(PenstockError):
-            penstock.open(tmp_path / name)
+        with pytest.raises(MillstreamError):
+            millstream.open(tmp_path / name)
 
 
 def test_an_unknown_way_of_access_is_refused(tmp_path):
     with pytest.raises(UsageError, match="'pread' or 'mmap'"):
-        penstock.open(write(tmp_path, [1]), access="carrier pigeon")
+        millstream.open(write(tmp_path, [1]), access="carrier pigeon")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory"])
 @pytest.mark.parametrize(
     "name",
     [
-        "penstock.json",
+        "millstream.json",
         "files.json",
         "index.json",
         "state.json",
@@ -240,8 +243,8 @@ def test_a_manifest_or_a_companion_that_is_no_file_is_an_error_and_no_wait(tmp_p
         os.mkfifo(tmp_path / name)
     else:
         (tmp_path / name).mkdir()
-    with pytest.raises(PenstockError, match=r"not a regular file|contains no dataset"):
-        penstock.open(tmp_path)
+    with pytest.raises(MillstreamError, match=r"not a regular file|contains no dataset"):
+        millstream.open(tmp_path)
 
 
 # Files that are not what the manifest says
@@ -253,7 +256,7 @@ def test_a_missing_file_is_named_with_its_size(tmp_path, suffix):
     size = (tmp_path / f"00000{suffix}").stat().st_size
     (tmp_path / f"00000{suffix}").unlink()
     with pytest.raises(MissingDataError, match=rf"00000{suffix}: missing; .* {size} bytes"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ALL_FILES)
@@ -264,45 +267,45 @@ def test_a_short_or_long_file_is_named_with_both_sizes(tmp_path, suffix, change,
     expected = path.stat().st_size
     os.truncate(path, expected + change)
     with pytest.raises(FormatError) as caught:
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
     found = f"{expected + change:,} bytes, too {word}"
     assert f"{path}: {found}: the manifest says {expected:,}" in str(caught.value)
 
 
 def test_a_foreign_manifest_is_refused_with_what_was_found(tmp_path):
-    (tmp_path / "penstock.json").write_text('{"format": "mosaic", "version": 2}')
-    message = r"penstock.json: format is 'mosaic', not 'penstock-stream'"
+    (tmp_path / "millstream.json").write_text('{"format": "mosaic", "version": 2}')
+    message = r"millstream.json: format is 'mosaic', not 'millstream-stream'"
     with pytest.raises(FormatError, match=message):
-        penstock.open(tmp_path)
-    (tmp_path / "penstock.json").write_text('{"format": "penstock-stream", "version": 3}')
+        millstream.open(tmp_path)
+    (tmp_path / "millstream.json").write_text('{"format": "millstream-stream", "version": 3}')
     with pytest.raises(
-        FormatError, match=r"version is 3; this version of Penstock reads versions 1 and 2"
+        FormatError, match=r"version is 3; this version of Millstream reads versions 1 and 2"
     ):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 def test_a_manifest_for_wider_tokens_than_the_file_holds_is_refused(tmp_path):
-    manifest = write(tmp_path, [1, 2, 3]) / "penstock.json"
+    manifest = write(tmp_path, [1, 2, 3]) / "millstream.json"
     manifest.write_text(manifest.read_text().replace('"<u2"', '"<u4"'))
     with pytest.raises(FormatError) as caught:
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
     message = ".stream has 6 bytes, but 3 records of 4 bytes, 1 documents and 0 spans need 12"
     assert message in str(caught.value)
-    assert "penstock.json" in str(caught.value)
+    assert "millstream.json" in str(caught.value)
 
 
 def test_what_may_not_be_read_is_an_error_of_ours(public_path):
     write(public_path / "data", [1, 2])
-    (public_path / "data" / "penstock.json").chmod(0)
-    with without_privileges(), pytest.raises(ReadError, match=r"penstock.json.*[Pp]ermission"):
-        penstock.open(public_path / "data")
+    (public_path / "data" / "millstream.json").chmod(0)
+    with without_privileges(), pytest.raises(ReadError, match=r"millstream.json.*[Pp]ermission"):
+        millstream.open(public_path / "data")
 
 
 def test_a_directory_that_may_not_be_entered_is_an_error_of_ours(public_path):
     write(public_path / "data", [1, 2])
     (public_path / "data").chmod(0)
-    with without_privileges(), pytest.raises(penstock.PenstockError, match="data"):
-        penstock.open(public_path / "data")
+    with without_privileges(), pytest.raises(millstream.MillstreamError, match="data"):
+        millstream.open(public_path / "data")
     (public_path / "data").chmod(0o755)
 
 
@@ -311,7 +314,7 @@ def test_a_directory_that_may_not_be_entered_is_an_error_of_ours(public_path):
 
 @pytest.mark.parametrize("access", ACCESS)
 def test_a_file_that_goes_missing_is_named_when_it_is_read(tmp_path, access):
-    data = penstock.open(write(tmp_path, [1] * 5, [2] * 5, shard_bytes=1), access=access)
+    data = millstream.open(write(tmp_path, [1] * 5, [2] * 5, shard_bytes=1), access=access)
     (tmp_path / "00001.stream").unlink()
     assert data.records(0, 5).tolist() == [1] * 5
     with pytest.raises(MissingDataError, match=r"00001.stream: missing; expected .* 10 bytes"):
@@ -321,7 +324,7 @@ def test_a_file_that_goes_missing_is_named_when_it_is_read(tmp_path, access):
 @pytest.mark.parametrize("access", ACCESS)
 @pytest.mark.parametrize("size", [0, 9, 11])
 def test_a_file_that_changes_its_size_is_named_when_it_is_read(tmp_path, access, size):
-    data = penstock.open(write(tmp_path, [1] * 5, [2] * 5, shard_bytes=1), access=access)
+    data = millstream.open(write(tmp_path, [1] * 5, [2] * 5, shard_bytes=1), access=access)
     os.truncate(tmp_path / "00001.stream", size)
     assert data.records(0, 5).tolist() == [1] * 5
     with pytest.raises(FormatError, match=rf"00001.stream: {size} bytes, expected 10"):
@@ -329,16 +332,16 @@ def test_a_file_that_changes_its_size_is_named_when_it_is_read(tmp_path, access,
 
 
 def test_a_file_that_becomes_a_directory_is_named_when_it_is_read(tmp_path):
-    data = penstock.open(write(tmp_path, [1] * 5))
+    data = millstream.open(write(tmp_path, [1] * 5))
     (tmp_path / "00000.stream").unlink()
     (tmp_path / "00000.stream").mkdir()
-    with pytest.raises(penstock.PenstockError, match=r"00000.stream"):
+    with pytest.raises(millstream.MillstreamError, match=r"00000.stream"):
         data.records(0, 5)
 
 
 @pytest.mark.parametrize("access", ACCESS)
 def test_a_file_that_may_no_longer_be_read_is_named_with_the_reason(public_path, access):
-    data = penstock.open(write(public_path / "data", [1] * 5), access=access)
+    data = millstream.open(write(public_path / "data", [1] * 5), access=access)
     data.records(0, 5)
     (public_path / "data" / "00000.stream").chmod(0)
     with without_privileges(), pytest.raises(ReadError, match=r"00000.stream.*Permission") as error:
@@ -347,7 +350,7 @@ def test_a_file_that_may_no_longer_be_read_is_named_with_the_reason(public_path,
 
 
 def test_a_directory_that_may_no_longer_be_entered_is_named_with_the_reason(public_path):
-    data = penstock.open(write(public_path / "data", [1] * 5))
+    data = millstream.open(write(public_path / "data", [1] * 5))
     data.records(0, 5)
     (public_path / "data").chmod(0)
     with without_privileges(), pytest.raises(ReadError, match=r"00000.stream.*Permission"):
@@ -356,8 +359,8 @@ def test_a_directory_that_may_no_longer_be_entered_is_named_with_the_reason(publ
 
 
 def test_a_file_cut_between_two_reads_is_named_with_the_offset(tmp_path):
-    view = penstock.open(write(tmp_path, range(1000))).windows(100)
-    batches = iter(penstock.Loader(view, 1, shuffle=False, prefetch=0, output="numpy"))
+    view = millstream.open(write(tmp_path, range(1000))).windows(100)
+    batches = iter(millstream.Loader(view, 1, shuffle=False, prefetch=0, output="numpy"))
     next(batches)
     os.truncate(tmp_path / "00000.stream", 350)
     message = "00000.stream: ends at byte 350, expected 52 more"
@@ -366,8 +369,8 @@ def test_a_file_cut_between_two_reads_is_named_with_the_offset(tmp_path):
 
 
 def test_a_read_that_the_system_refuses_is_named_with_file_and_offset(tmp_path):
-    view = penstock.open(write(tmp_path, range(1000))).windows(100)
-    batches = iter(penstock.Loader(view, 1, shuffle=False, prefetch=0, output="numpy"))
+    view = millstream.open(write(tmp_path, range(1000))).windows(100)
+    batches = iter(millstream.Loader(view, 1, shuffle=False, prefetch=0, output="numpy"))
     next(batches)
     stream = tmp_path / "00000.stream"
     descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
@@ -388,7 +391,7 @@ def fstat(descriptor):
 def test_a_relative_path_survives_a_change_of_directory(tmp_path, monkeypatch):
     write(tmp_path / "data", [1, 2, 3])
     monkeypatch.chdir(tmp_path)
-    opened = [penstock.open("data"), penstock.open("da*")]
+    opened = [millstream.open("data"), millstream.open("da*")]
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     for data in opened:
@@ -408,7 +411,7 @@ def test_ten_thousand_shards_are_read_with_few_open_files(tmp_path, access):
     path = write_sparse(tmp_path / "many", 10_000, 3)
     for k in (0, 5000, 9999):
         np.array([k, k, k], "<u2").tofile(path / f"{k:05d}.stream")
-    data = penstock.open(path, access=access)
+    data = millstream.open(path, access=access)
     assert (len(data.shards), data.num_records) == (10_000, 30_000)
     before = num_open_files()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -440,7 +443,7 @@ def test_a_stream_of_a_trillion_tokens_is_read_at_its_far_end(tmp_path, access):
         with (path / name).open("r+b") as file:
             file.seek(2 * at)
             file.write(tokens.tobytes())
-    data = penstock.open(path, access=access)
+    data = millstream.open(path, access=access)
     assert data.num_records == 1_100_000_000_000
     assert data.records(data.num_records - 100, data.num_records).tolist() == end.tolist()
     view = data.windows(9)
@@ -464,19 +467,19 @@ def test_the_directory_of_a_tokenizer_is_not_a_dataset(tmp_path):
     np.save(tmp_path / "token_bytes.npy", np.arange(100, dtype=np.int32))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(MissingDataError, match="is a tokenizer, not a dataset"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda tmp: penstock.open(""),
-        lambda tmp: penstock.copy("", tmp / "copy"),
-        lambda tmp: penstock.tokenize("", "bytes", tmp / "out"),
-        lambda tmp: penstock.tokenize(tmp, "bytes", ""),
-        lambda tmp: penstock.repack("", tmp / "out"),
-        lambda tmp: penstock.finish(""),
-        lambda tmp: penstock.Writer("", vocab_size=10),
+        lambda tmp: millstream.open(""),
+        lambda tmp: millstream.copy("", tmp / "copy"),
+        lambda tmp: millstream.tokenize("", "bytes", tmp / "out"),
+        lambda tmp: millstream.tokenize(tmp, "bytes", ""),
+        lambda tmp: millstream.repack("", tmp / "out"),
+        lambda tmp: millstream.finish(""),
+        lambda tmp: millstream.Writer("", vocab_size=10),
     ],
 )
 def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch, call):

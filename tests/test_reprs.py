@@ -5,33 +5,33 @@ import shutil
 import numpy as np
 import pytest
 
-import penstock
-from penstock.formats.shard import Manifest
-from penstock.text.tokenizers.adapter import AdaptedTokenizer, adapt
-from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
+import millstream
+from millstream.formats.shard import Manifest
+from millstream.text.tokenizers.adapter import AdaptedTokenizer, adapt
+from millstream.text.tokenizers.tokenizer_json import to_tokenizer_json
 from tests.helpers.vocabularies import trained_ranks
 
 
 @pytest.fixture
 def data(tmp_path):
-    with penstock.Writer(tmp_path / "data", vocab_size=3000) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=3000) as writer:
         writer.extend(np.arange(1300), [300, 1000])
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
 def test_a_dataset_says_where_it_is_and_how_large(data, tmp_path):
     shown = f"<Dataset {tmp_path}/data: 1,300 records, 2 documents>"
     assert repr(data) == shown
-    twice = penstock.open([tmp_path / "data", shutil.copytree(tmp_path / "data", tmp_path / "b")])
+    twice = millstream.open([tmp_path / "data", shutil.copytree(tmp_path / "data", tmp_path / "b")])
     assert repr(twice) == f"<Dataset {tmp_path}/data and 1 more: 2,600 records, 4 documents>"
     np.arange(9, dtype=np.uint16).tofile(tmp_path / "x.bin")
-    bare = penstock.open(tmp_path / "x.bin")
+    bare = millstream.open(tmp_path / "x.bin")
     assert repr(bare) == f"<Dataset {tmp_path}/x.bin: 9 records, 1 document>"
 
 
 def test_an_empty_dataset_says_so(tmp_path):
-    penstock.Writer(tmp_path / "empty", vocab_size=9).finish()
-    assert repr(penstock.open(tmp_path / "empty")).endswith("0 records, 0 documents>")
+    millstream.Writer(tmp_path / "empty", vocab_size=9).finish()
+    assert repr(millstream.open(tmp_path / "empty")).endswith("0 records, 0 documents>")
 
 
 def test_views_say_what_their_rows_are(data):
@@ -46,7 +46,7 @@ def test_views_say_what_their_rows_are(data):
 
 @pytest.mark.parametrize("endless", [True, False])
 def test_a_loader_says_whose_batches_it_gives_and_how_far_it_is(data, endless):
-    loader = penstock.Loader(
+    loader = millstream.Loader(
         data.windows(64), 3, seed=7, rank=1, ranks=2, endless=endless, output="numpy"
     )
     view = repr(loader.view)
@@ -60,16 +60,18 @@ def test_a_loader_says_whose_batches_it_gives_and_how_far_it_is(data, endless):
 
 def test_a_text_loader_names_its_source_and_its_tokenizer(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n" * 99)
-    loader = penstock.TextLoader(tmp_path / "a.txt", "bytes", 2, 8, output="numpy")
+    loader = millstream.TextLoader(tmp_path / "a.txt", "bytes", 2, 8, output="numpy")
     assert repr(loader) == (
         "<TextLoader of 2 rows on rank 0 of 1, seed 0, at position 0; "
         "full_best_fit in rows of 8, 1 lane; "
         f"<Source {tmp_path}/a.txt: text>, <ByteTokenizer: 257 ids>>"
     )
     (tmp_path / "b.txt").touch()
-    both = penstock.Source(tmp_path)
+    both = millstream.Source(tmp_path)
     assert repr(both) == f"<Source {tmp_path}/a.txt and 1 more: text>"
-    assert repr(penstock.Source.from_documents(iter("ab"))).endswith("Python (str_ascii_iterator)>")
+    assert repr(millstream.Source.from_documents(iter("ab"))).endswith(
+        "Python (str_ascii_iterator)>"
+    )
 
 
 def test_tokenizers_do_not_print_their_vocabulary(tmp_path):
@@ -82,14 +84,14 @@ def test_tokenizers_do_not_print_their_vocabulary(tmp_path):
     assert repr(tokenizer) == "<TiktokenTokenizer Encoding: 1,200 ids>"
     assert repr(tokenizer.vocabulary) == "<Vocabulary of 1,200 ids, 0 special>"
     (tmp_path / "t.json").write_text(to_tokenizer_json(tokenizer.vocabulary))
-    assert repr(penstock.load_tokenizer(tmp_path / "t.json", "huggingface")) == (
+    assert repr(millstream.load_tokenizer(tmp_path / "t.json", "huggingface")) == (
         "<HuggingFaceTokenizer t.json: 1,200 ids>"
     )
     assert repr(AdaptedTokenizer(encoding, 1)) == "<AdaptedTokenizer of a Encoding>"
 
 
 def test_a_writer_says_what_it_has_written(tmp_path):
-    writer = penstock.Writer(tmp_path / "out", vocab_size=9, part=3)
+    writer = millstream.Writer(tmp_path / "out", vocab_size=9, part=3)
     writer.append([1])
     assert repr(writer) == f"<Writer {tmp_path}/out, part 3: 1 document, 1 record, open>"
     writer.finish()
@@ -109,8 +111,9 @@ def test_a_manifest_does_not_print_all_its_shards(data):
 
 
 PUBLIC = [
-    penstock.Dataset, penstock.Windows, penstock.Packed, penstock.Documents, penstock.Loader,
-    penstock.TextLoader, penstock.Writer, penstock.Source, penstock.Order, AdaptedTokenizer,
+    millstream.Dataset, millstream.Windows, millstream.Packed, millstream.Documents,
+    millstream.Loader, millstream.TextLoader, millstream.Writer, millstream.Source,
+    millstream.Order, AdaptedTokenizer,
 ]  # fmt: skip
 
 

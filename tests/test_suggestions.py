@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import penstock
-from penstock.arguments import one_of
-from penstock.cli import main
-from penstock.errors import PenstockError, UsageError
-from penstock.suggestions import did_you_mean, did_you_mean_path
+import millstream
+from millstream.arguments import one_of
+from millstream.cli import main
+from millstream.errors import MillstreamError, UsageError
+from millstream.suggestions import did_you_mean, did_you_mean_path
 
 KNOWN = ("input_ids", "labels", "position_ids", "Text")
 
@@ -46,7 +46,7 @@ def test_no_name_is_close_to_an_empty_list() -> None:
 
 @pytest.mark.process
 def test_importing_it_imports_nothing_heavy() -> None:
-    code = "import sys, penstock.suggestions; print('difflib' in sys.modules)"
+    code = "import sys, millstream.suggestions; print('difflib' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
@@ -60,11 +60,11 @@ def test_a_path_that_is_not_there_gets_what_lies_beside_it(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> penstock.Dataset:
+def data(tmp_path: Path) -> millstream.Dataset:
     fields = [("token", "<u2"), ("loss_mask", "u1")]
-    with penstock.Writer(tmp_path / "data", fields=fields) as writer:
+    with millstream.Writer(tmp_path / "data", fields=fields) as writer:
         writer.append({"token": range(20), "loss_mask": [1] * 20})
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
 WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -72,33 +72,33 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "loss mask": (lambda data: data.windows(4, loss_mask="los_mask"), "loss_mask"),
     "policy": (lambda data: data.packed(4, policy="bestfit"), "best_fit"),
     "overflow": (lambda data: data.documents(4, overflow="trunc"), "truncate"),
-    "output": (lambda data: penstock.Loader(data.windows(4), 2, output="numy"), "numpy"),
-    "access": (lambda data: penstock.open("x", access="map"), "mmap"),
-    "format": (lambda data: penstock.open(data.shards[0].directory, format="parqet"), "parquet"),
+    "output": (lambda data: millstream.Loader(data.windows(4), 2, output="numy"), "numpy"),
+    "access": (lambda data: millstream.open("x", access="map"), "mmap"),
+    "format": (lambda data: millstream.open(data.shards[0].directory, format="parqet"), "parquet"),
     "token type": (
-        lambda data: penstock.open(data.shards[0].path(".stream"), format="flat:unit16"),
+        lambda data: millstream.open(data.shards[0].path(".stream"), format="flat:unit16"),
         "uint16",
     ),
-    "path": (lambda data: penstock.open(f"{data.shards[0].directory}a"), "data"),
-    "convert": (lambda data: penstock.convert(data, "x", to="megatrn"), "megatron"),
-    "engine": (lambda data: penstock.load_tokenizer("bytes", "fats"), "fast"),
-    "tokenizer": (lambda data: penstock.load_tokenizer("byte"), "bytes"),
-    "packing": (lambda data: penstock.Packing(policy="bos_bestfit"), "bos_best_fit"),
-    "add": (lambda data: penstock.Packing(add="boths"), "both"),
+    "path": (lambda data: millstream.open(f"{data.shards[0].directory}a"), "data"),
+    "convert": (lambda data: millstream.convert(data, "x", to="megatrn"), "megatron"),
+    "engine": (lambda data: millstream.load_tokenizer("bytes", "fats"), "fast"),
+    "tokenizer": (lambda data: millstream.load_tokenizer("byte"), "bytes"),
+    "packing": (lambda data: millstream.Packing(policy="bos_bestfit"), "bos_best_fit"),
+    "add": (lambda data: millstream.Packing(add="boths"), "both"),
     "tail": (
-        lambda data: penstock.TextLoader(
-            penstock.Source(__file__, kind="text"), "bytes", 1, 4, tail="kep"
+        lambda data: millstream.TextLoader(
+            millstream.Source(__file__, kind="text"), "bytes", 1, 4, tail="kep"
         ),
         "keep",
     ),
-    "pattern": (lambda data: penstock.train_tokenizer(["x"], 300, pattern="nanchat"), "nanochat"),
+    "pattern": (lambda data: millstream.train_tokenizer(["x"], 300, pattern="nanchat"), "nanochat"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_misspelt_argument_gets_a_hint(data: penstock.Dataset, what: str) -> None:
+def test_a_misspelt_argument_gets_a_hint(data: millstream.Dataset, what: str) -> None:
     wrong, meant = WRONG[what]
-    with pytest.raises(PenstockError, match=f"did you mean '{meant}'"):
+    with pytest.raises(MillstreamError, match=f"did you mean '{meant}'"):
         wrong(data)
 
 
@@ -116,31 +116,31 @@ def test_a_misspelt_text_column_gets_a_hint(tmp_path: Path, kind: str) -> None:
         path.write_text('{"content": "a"}\n')
     else:
         pq.write_table(pa.table({"content": ["a"]}), path)
-    source = penstock.Source(path, columns=penstock.Columns(text="contnt"))
-    with pytest.raises(PenstockError, match="did you mean 'content'"):
-        penstock.tokenize(source, "bytes", tmp_path / "out", workers=1)
+    source = millstream.Source(path, columns=millstream.Columns(text="contnt"))
+    with pytest.raises(MillstreamError, match="did you mean 'content'"):
+        millstream.tokenize(source, "bytes", tmp_path / "out", workers=1)
 
 
 def test_a_key_of_metadata_that_no_object_has_is_noticed(tmp_path: Path) -> None:
     for number, url in enumerate(["", '"url": "u", ', ""]):
         line = f'{{{url}"text": "a", "license": "MIT"}}\n'
         (tmp_path / f"{number}.jsonl").write_text(line * 3 + "broken\n")
-    source = penstock.Source(
-        tmp_path, columns=penstock.Columns(metadata=("licence", "license")), bad_rows="skip"
+    source = millstream.Source(
+        tmp_path, columns=millstream.Columns(metadata=("licence", "license")), bad_rows="skip"
     )
     with pytest.warns(UserWarning, match=r"the key 'licence'; .*did you mean 'license'") as noticed:
-        penstock.tokenize(source, "bytes", tmp_path / "out", workers=1)
+        millstream.tokenize(source, "bytes", tmp_path / "out", workers=1)
     assert len(noticed) == 1
     assert noticed[0].filename == __file__
     with pytest.warns(UserWarning, match="the key 'licence'"):
-        penstock.repack(source, tmp_path / "packed")
+        millstream.repack(source, tmp_path / "packed")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("tokenise x", "penstock: argument COMMAND: 'tokenise' is not one of .*mean 'tokenize'"),
-        ("--versoin", "penstock: unknown option --versoin; did you mean '--version'"),
+        ("tokenise x", "millstream: argument COMMAND: 'tokenise' is not one of .*mean 'tokenize'"),
+        ("--versoin", "millstream: unknown option --versoin; did you mean '--version'"),
         (
             "tokenize x --tokeniser=t --out d",
             "unknown option --tokeniser; did you mean '--tokenizer'",
@@ -149,7 +149,7 @@ def test_a_key_of_metadata_that_no_object_has_is_noticed(tmp_path: Path) -> None
         ("inspect d --seq 5", "unknown option --seq; did you mean '--seq-len'"),
         ("inspect d --view packd", "--view: 'packd' is not one of .*; did you mean 'packed'"),
         ("inspect d --seq-len two", "--seq-len: 'two' is not a positive integer"),
-        ("demo x", "penstock demo: unexpected argument: x "),
+        ("demo x", "millstream demo: unexpected argument: x "),
         ("inspect", "the following arguments are required: DATA"),
     ],
 )
@@ -166,11 +166,11 @@ def test_the_command_line_says_in_one_line_what_may_be_meant(
 
 def test_the_command_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "penstock demo" in capsys.readouterr().out
+    assert "millstream demo" in capsys.readouterr().out
 
 
 @pytest.mark.process
 def test_a_misspelt_name_of_the_package_is_python_s_to_guess() -> None:
-    code = "import penstock; penstock.opn"
+    code = "import millstream; millstream.opn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "Did you mean: 'open'" in done.stderr

@@ -1,10 +1,10 @@
-"""`penstock.testing` reports every defect: each test gives it a pipeline with one mistake."""
+"""`millstream.testing` reports every defect: each test gives it a pipeline with one mistake."""
 
 import pytest
 
-import penstock
-from penstock.errors import VerificationError
-from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
+import millstream
+from millstream.errors import VerificationError
+from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
 
 
 class Counting:
@@ -56,7 +56,7 @@ def test_a_pipeline_without_batches_is_an_error_and_no_hang():
 
 def test_ranks_that_read_the_same_rows_are_seen(data):
     def make(rank, ranks, batch_size):
-        return penstock.Loader(data.windows(5), batch_size, rank=0, ranks=ranks)
+        return millstream.Loader(data.windows(5), batch_size, rank=0, ranks=ranks)
 
     with pytest.raises(VerificationError, match="2 ranks of 6 rows"):
         assert_ranks_share_exactly(make, splits=[(1, 12), (2, 6)])

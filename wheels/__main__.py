@@ -42,7 +42,7 @@ def _build(machine: str) -> Path:
     command = [sys.executable, "-Wignore", "setup.py", "--quiet"]
     command += ["build", f"--build-base={base}", f"--build-lib={base / 'lib'}"]
     command += ["bdist_wheel", f"--plat-name={tag}", f"--dist-dir={dist}"]
-    subprocess.run(command, cwd=_ROOT, env=os.environ | {"PENSTOCK_TARGET": machine}, check=True)
+    subprocess.run(command, cwd=_ROOT, env=os.environ | {"MILLSTREAM_TARGET": machine}, check=True)
     [wheel] = dist.glob(f"*{tag}.whl")
     return wheel
 

@@ -47,10 +47,10 @@ def inspect_wheel(wheel: Path, machine: str) -> str:
 
 def _contents(files: dict[str, bytes]) -> Iterator[str]:
     """Every module, stub and table of the sources, and nothing else."""
-    package = [path for path in (_SOURCES / "penstock").rglob("*") if path.is_file()]
+    package = [path for path in (_SOURCES / "millstream").rglob("*") if path.is_file()]
     shipped = {path for path in package if path.suffix in _SHIPPED}
     compiled = {path.with_suffix(".abi3.so") for path in package if path.suffix == ".pyx"}
-    compiled.add(_SOURCES / "penstock" / "_memoryviews.abi3.so")
+    compiled.add(_SOURCES / "millstream" / "_memoryviews.abi3.so")
     wanted = {str(path.relative_to(_SOURCES)) for path in shipped | compiled}
     held = {name for name in files if not name.split("/")[0].endswith(".dist-info")}
     yield from (f"lacks {name}" for name in sorted(wanted - held))

@@ -2,7 +2,7 @@
 
 Without a network, give the directory that has the wheels of all dependencies:
 
-    python -m wheels.trial dist/penstock-….whl --python python3.12 --find-links DIRECTORY
+    python -m wheels.trial dist/millstream-….whl --python python3.12 --find-links DIRECTORY
 
 Any Python from 3.11 on with pip can run this.
 """
@@ -71,7 +71,7 @@ def _clean_environment() -> dict[str, str]:
 
 def _check_place(python: Path, directory: Path) -> None:
     """Make sure that the tests have used the wheel."""
-    command = "import penstock.read.files; print(penstock.read.files.__file__)"
+    command = "import millstream.read.files; print(millstream.read.files.__file__)"
     place = subprocess.check_output(
         [python, "-c", command], cwd=directory, env=_clean_environment(), text=True
     ).strip()

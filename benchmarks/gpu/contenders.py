@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-import penstock
+import millstream
 from benchmarks import corpora
 
 SEQ_LEN, BATCH_SIZE = 2048, 32
@@ -20,7 +20,11 @@ NUM_TOKENS = 1 << 28
 DEVICE = torch.device("cuda", 0)
 
 Batches = Iterator[tuple[Tensor, Tensor]]
-CONSTANT, OURS, PINNED = "a constant batch", "Penstock, device=", "Penstock, pin_memory and .to()"
+CONSTANT, OURS, PINNED = (
+    "a constant batch",
+    "Millstream, device=",
+    "Millstream, pin_memory and .to()",
+)
 TORCH = "torch DataLoader, {} workers, pinned"
 
 
@@ -40,13 +44,13 @@ class _Windows(Dataset[tuple[Tensor, Tensor]]):
         return tokens[:-1], tokens[1:]
 
 
-def loader(batch_size: int = BATCH_SIZE, **options: Any) -> penstock.Loader:
+def loader(batch_size: int = BATCH_SIZE, **options: Any) -> millstream.Loader:
     """Return an endless loader of windows."""
-    data = penstock.open(corpora.dense(NUM_TOKENS))
-    return penstock.Loader(data.windows(SEQ_LEN), batch_size, endless=True, **options)
+    data = millstream.open(corpora.dense(NUM_TOKENS))
+    return millstream.Loader(data.windows(SEQ_LEN), batch_size, endless=True, **options)
 
 
-def pairs(of: penstock.Loader) -> Batches:
+def pairs(of: millstream.Loader) -> Batches:
     """Yield inputs and labels."""
     for batch in of:
         yield batch["input_ids"], batch["labels"]

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-import penstock
+import millstream
 from benchmarks import corpora
 from benchmarks.gpu.contenders import BATCH_SIZE, DEVICE, NUM_TOKENS, SEQ_LEN, loader
 from benchmarks.gpu.steps import short_step
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn, ratio
-from penstock.batches.outputs import Extra
+from millstream.batches.outputs import Extra
 
 _SIZES = (32, 256)
 _TOKENS_A_ROUND = 1 << 28
@@ -97,14 +97,14 @@ def _copies(num_bytes: int) -> Iterator[Any]:
 def measure_next(quick: bool) -> Section:
     """Time `next()` on the consumer's thread; look for growth and synchronization."""
     num_steps = 1000 if quick else 10_000
-    data = penstock.open(corpora.web(1 << 26, 500))
+    data = millstream.open(corpora.web(1 << 26, 500))
     views = {
-        "windows": penstock.open(corpora.dense(NUM_TOKENS)).windows(SEQ_LEN),
+        "windows": millstream.open(corpora.dense(NUM_TOKENS)).windows(SEQ_LEN),
         f"packed, with {', '.join(_EXTRAS)}": data.packed(SEQ_LEN, extras=_EXTRAS),
     }
     rows, targets, raw = [], [], {}
     for name, view in views.items():
-        with penstock.Loader(view, BATCH_SIZE, endless=True, device=DEVICE) as of:
+        with millstream.Loader(view, BATCH_SIZE, endless=True, device=DEVICE) as of:
             laps, growth = _laps(iter(of), num_steps)
             calls = _synchronizing_calls(iter(of))
         raw[f"{name}, medians of 100 calls"] = [

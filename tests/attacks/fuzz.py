@@ -9,7 +9,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["penstock.formats", "penstock.opening"]):
+with atheris.instrument_imports(include=["millstream.formats", "millstream.opening"]):
     import fuzzing
 
 

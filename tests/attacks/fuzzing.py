@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import penstock.formats.arrow
-import penstock.formats.litdata
-import penstock.formats.mds
-import penstock.opening  # and all that it imports
-from penstock.errors import PenstockError
-from penstock.text.sources import Source
+import millstream.formats.arrow
+import millstream.formats.litdata
+import millstream.formats.mds
+import millstream.opening  # and all that it imports
+from millstream.errors import MillstreamError
+from millstream.text.sources import Source
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "formats"
 # Names of the files of each kind, the one that is opened first, and golden files to start from.
@@ -77,7 +77,7 @@ def read_input(data: bytes) -> None:
         contents = [data[5 : 5 + size], data[5 + size :]]
     for name, content in zip(names, contents, strict=True):
         Path(name).write_bytes(content)
-    with contextlib.suppress(PenstockError):
+    with contextlib.suppress(MillstreamError):
         if names[0] in TEXTS:
             _read_text(names[0])
         else:
@@ -87,7 +87,7 @@ def read_input(data: bytes) -> None:
 
 
 def _read_tokens(path: str) -> None:
-    dataset = penstock.open(path)
+    dataset = millstream.open(path)
     lengths = [len(dataset.document(k)) for k in range(min(dataset.num_documents, 100))]
     assert dataset.num_documents > 100 or sum(lengths) == dataset.num_records
     for view in (dataset.windows(seq_len=7), dataset.packed(seq_len=7)):

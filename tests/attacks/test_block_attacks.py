@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import FormatError, MissingDataError, PenstockError
-from penstock.text.sources import Slice, Source
-from penstock.text.sources import blocks as blocks_module
+from millstream.errors import FormatError, MillstreamError, MissingDataError
+from millstream.text.sources import Slice, Source
+from millstream.text.sources import blocks as blocks_module
 from tests.helpers.text_sources import frame, skippable, texts_of
 
 TEXTS = [f"document {number}, é\U0001d11e" for number in range(200)]
@@ -119,7 +119,7 @@ def read_or_refused(source, pieces):
     """All documents, or None; an error that is not ours or does not name the file is a failure."""
     try:
         return [text for piece in pieces() for text in texts_of(source, [piece])]
-    except PenstockError as error:
+    except MillstreamError as error:
         message = str(error)
     assert source.files[0] in message
     return None

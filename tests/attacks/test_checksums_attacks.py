@@ -10,13 +10,13 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError
-from penstock.formats.checksums import read_companion
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import FormatError
+from millstream.formats.checksums import read_companion
+from millstream.verifying import find_problems
 
 HEAD = {
-    "format": "penstock-checksums",
+    "format": "millstream-checksums",
     "version": 1,
     "block_bytes": 4096,
     "files": {"00000.stream": {"bytes": 5000, "xxh3": "0" * 16}},
@@ -45,7 +45,7 @@ ATTACKS = {
     "a huge number": companion(line=b"9" * 100_000),
     "a list": companion([]),
     "null": companion(None),
-    "another format": companion({**HEAD, "format": "penstock-stream"}),
+    "another format": companion({**HEAD, "format": "millstream-stream"}),
     "another version": companion({**HEAD, "version": 2}),
     "version true": companion({**HEAD, "version": True}),
     "no version": companion({k: v for k, v in HEAD.items() if k != "version"}),
@@ -82,7 +82,7 @@ ATTACKS = {
 
 @pytest.fixture
 def path(tmp_path):
-    with penstock.Writer(tmp_path / "data", vocab_size=100) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=100) as writer:
         writer.extend(np.arange(2500) % 100, [2000, 500])
     return tmp_path / "data"
 
@@ -95,9 +95,9 @@ def test_a_companion_that_cannot_be_right_is_refused_and_named(path, attack):
         read_companion(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert len(str(caught.value)) < 500
-    (problem,) = find_problems(penstock.open(path))
+    (problem,) = find_problems(millstream.open(path))
     assert problem.startswith(f"{file}: ")
-    assert problem.endswith("run penstock verify --add-checksums to make a new one")
+    assert problem.endswith("run millstream verify --add-checksums to make a new one")
 
 
 def test_the_template_of_these_attacks_is_a_right_companion(tmp_path):
@@ -108,7 +108,7 @@ def test_the_template_of_these_attacks_is_a_right_companion(tmp_path):
 def test_a_forged_companion_is_told_from_the_files_by_their_checksums(path):
     """Its own checksum is right, and its sizes are; the manifest decides who is wrong."""
     (path / "00000.checksums").write_bytes(companion())
-    (problem,) = find_problems(penstock.open(path))
+    (problem,) = find_problems(millstream.open(path))
     assert "00000.checksums: does not match 00000.stream" in problem
 
 
@@ -122,7 +122,7 @@ def test_something_else_in_the_place_of_a_companion_is_a_problem_and_no_wait(pat
         os.mkfifo(file)
     else:
         file.symlink_to("/dev/zero" if kind == "device" else path / "nowhere")
-    (problem,) = find_problems(penstock.open(path))
+    (problem,) = find_problems(millstream.open(path))
     assert problem.startswith(f"{file}: ")
 
 
@@ -142,7 +142,7 @@ def test_a_huge_file_in_the_place_of_a_companion_is_not_read(path):
 def test_files_that_a_companion_lists_are_not_followed_out_of_the_directory(path, tmp_path):
     (tmp_path / "secret").write_text("secret")
     (path / "other.checksums").write_bytes(with_file("../secret"))
-    (problem,) = find_problems(penstock.open(path))
+    (problem,) = find_problems(millstream.open(path))
     assert "not a plain file name" in problem
     assert "expected" not in problem
 

@@ -2,7 +2,7 @@
 
 Headers, tables and JSON indexes of other software are untrusted input, and so is everything that a
 directory may hold in the place of a file. Opening and then reading everything gives data of which
-all views say the same, or a `PenstockError`: never another exception, a crash, a hang, memory out
+all views say the same, or a `MillstreamError`: never another exception, a crash, a hang, memory out
 of proportion to what is on disk, or other tokens than those that are there. What the files
 contradict each other about is found at opening, at reading, or at the latest by `verify`. What
 could crash runs in another process.
@@ -27,14 +27,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
-from penstock.formats.decompression import decompress
-from penstock.formats.file_formats import FORMATS
-from penstock.formats.llmbatch import Header
-from penstock.formats.llmchnk import HEADER as CHUNK_HEADER
-from penstock.formats.llmchnk import MAGIC as CHUNK_MAGIC
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import FormatError, MillstreamError, MissingDataError, ReadError
+from millstream.formats.decompression import decompress
+from millstream.formats.file_formats import FORMATS
+from millstream.formats.llmbatch import Header
+from millstream.formats.llmchnk import HEADER as CHUNK_HEADER
+from millstream.formats.llmchnk import MAGIC as CHUNK_MAGIC
+from millstream.verifying import find_problems
 from tests.helpers import paths
 from tests.helpers.datasets import documents_of, tokens_of
 from tests.helpers.memory_limit import limit_memory
@@ -65,10 +65,10 @@ def read_all(path, **options):
     """The documents, the same by every way to read them; or None if an error stopped it."""
     with no_hang():
         try:
-            data = penstock.open(path, **options)
+            data = millstream.open(path, **options)
             if find_problems(data):
                 return None
-        except PenstockError:
+        except MillstreamError:
             return None
         return checked_documents(data)  # what verify found to be sound raises nothing
 
@@ -95,12 +95,12 @@ def stop_of(path, **options):
     """The error that opening, verifying or reading ends with; there must be one."""
     with no_hang():
         try:
-            data = penstock.open(path, **options)
+            data = millstream.open(path, **options)
             problems = find_problems(data)
             if problems:
                 return problems[0]
             checked_documents(data)
-        except PenstockError as error:
+        except MillstreamError as error:
             return str(error)
     raise AssertionError(f"{path}: was read")
 
@@ -286,9 +286,9 @@ def test_a_format_that_is_forced_on_other_files_reads_or_is_refused(format):  # 
             for target in [path, *path.iterdir()]:
                 with no_hang():
                     try:
-                        data = penstock.open(target, format=format)
+                        data = millstream.open(target, format=format)
                         first = data.document(0)
-                    except PenstockError:
+                    except MillstreamError:
                         continue
                 assert len(first) == len(data.document_range(0))
 
@@ -466,7 +466,7 @@ def test_a_header_of_numpy_that_lies_is_stopped(tmp_path, change, check):
 @pytest.mark.parametrize("descr", ["'M8[s/0]'", "'m8[s/0]'", "[('a', 'M8[s/0]')]"])
 def test_a_type_that_ends_the_process_inside_of_numpy_never_reaches_it(tmp_path, descr):
     npy(tmp_path, descr)
-    code, output, errors = run_elsewhere(tmp_path, "penstock.open(path)")
+    code, output, errors = run_elsewhere(tmp_path, "millstream.open(path)")
     assert (code, errors) == (0, "")
     assert f"stopped: {tmp_path}/x.npy: has dtype " in output
 
@@ -475,13 +475,13 @@ def run_elsewhere(path, script, memory_bytes=8 << 30):
     """Run a script in a process that may crash, with a limit on its memory."""
     body = "".join(f"    {line}\n" for line in script.strip().splitlines())
     whole = f"""
-import sys, numpy, penstock, penstock.formats.arrow, pyarrow.ipc, pyarrow.parquet
+import sys, numpy, millstream, millstream.formats.arrow, pyarrow.ipc, pyarrow.parquet
 path = sys.argv[1]
-penstock.open
+millstream.open
 {limit_memory(memory_bytes)}try:
 {body}
     print("read")
-except penstock.PenstockError as error:
+except millstream.MillstreamError as error:
     print("stopped:", error)
 """
     result = subprocess.run(
@@ -761,7 +761,7 @@ def test_a_file_that_changes_after_opening_is_stopped_with_its_name(name, file, 
     """By the size, which is checked again when a file is opened to read it."""
     before = documents_in(name)
     with dataset(name) as path, no_hang():
-        data = penstock.open(path, access=access)
+        data = millstream.open(path, access=access)
         size = (path / file).stat().st_size
         if how in ("removed", "pipe", "directory"):
             (path / file).unlink()
@@ -785,7 +785,7 @@ def test_a_file_that_is_cut_while_marks_are_looked_for_leaves_no_table(tmp_path,
     np.tile(np.arange(10, dtype="<u2"), 100).tofile(tmp_path / "a.bin")
     whole = (tmp_path / "a.bin").read_bytes()
     times = (tmp_path / "a.bin").stat().st_mtime_ns
-    read_head = penstock.read.eos_scan.read_head
+    read_head = millstream.read.eos_scan.read_head
 
     def cut_after(path, num_bytes):
         head = read_head(path, num_bytes)
@@ -793,12 +793,12 @@ def test_a_file_that_is_cut_while_marks_are_looked_for_leaves_no_table(tmp_path,
         return head
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.read.eos_scan.read_head", cut_after)
+        patch.setattr("millstream.read.eos_scan.read_head", cut_after)
         with pytest.raises(FormatError, match=r"a\.bin: truncated while it was read"):
-            penstock.open(tmp_path / "a.bin", eos_id=9)
+            millstream.open(tmp_path / "a.bin", eos_id=9)
     (tmp_path / "a.bin").write_bytes(whole)
     os.utime(tmp_path / "a.bin", ns=(times, times))
-    assert penstock.open(tmp_path / "a.bin", eos_id=9).num_documents == 100
+    assert millstream.open(tmp_path / "a.bin", eos_id=9).num_documents == 100
 
 
 def test_a_table_is_not_taken_for_that_of_the_same_file_read_otherwise(tmp_path):
@@ -965,7 +965,7 @@ def test_lists_of_nothing_are_stopped_however_many_a_file_says_they_are(tmp_path
     assert struct.pack("<q", 2) in content
     content = content.replace(struct.pack("<q", 2), struct.pack("<q", 1 << 33))
     (tmp_path / "x.arrow").write_bytes(content)
-    code, output, errors = run_elsewhere(tmp_path, "penstock.open(path)")
+    code, output, errors = run_elsewhere(tmp_path, "millstream.open(path)")
     assert code == 0, errors
     assert f"stopped: {tmp_path}/x.arrow: columns are " in output
 
@@ -983,7 +983,7 @@ def test_offsets_of_arrow_that_point_elsewhere_are_stopped_by_pyarrow(tmp_path):
         place = tmp_path / str(number)
         place.mkdir()
         (place / "x.arrow").write_bytes(content.replace(offsets, struct.pack("<4i", *lie)))
-        code, output, errors = run_elsewhere(place, "penstock.open(path).document(0)")
+        code, output, errors = run_elsewhere(place, "millstream.open(path).document(0)")
         assert code == 0, errors
         assert f"stopped: {place}/x.arrow: pyarrow cannot read it" in output
 
@@ -1019,7 +1019,7 @@ def test_sparse_files_of_2_to_the_62_bytes_are_read_where_they_are_asked():
         for each in paths:
             each.touch()
             os.truncate(each, 1 << 62)
-        data = penstock.open(paths, format="flat:uint16")
+        data = millstream.open(paths, format="flat:uint16")
         assert data.num_records == 1 << 62
         assert data.records((1 << 61) - 2, (1 << 61) + 2).tolist() == [0] * 4
         last = data.windows(1 << 10).read([len(data.windows(1 << 10)) - 1])
@@ -1028,7 +1028,7 @@ def test_sparse_files_of_2_to_the_62_bytes_are_read_where_they_are_asked():
         batch = path / "x.batch"
         batch.write_bytes(header.pack())
         os.truncate(batch, header.size_bytes)
-        data = penstock.open(batch)
+        data = millstream.open(batch)
         assert data.num_records == 1 << 60
         assert data.document(data.num_documents - 1).shape == (1 << 19,)
 
@@ -1046,5 +1046,5 @@ def test_a_batch_without_rows_whose_offsets_lead_nowhere_is_empty(tmp_path):
     with arrow.ipc.new_stream(tmp_path / "x.arrow", schema) as writer:
         for lists in (empty, full):
             writer.write_batch(arrow.record_batch([lists], schema=schema))
-    data = penstock.open(tmp_path / "x.arrow")
+    data = millstream.open(tmp_path / "x.arrow")
     assert [data.document(k).tolist() for k in range(data.num_documents)] == [[1, 2], [3]]

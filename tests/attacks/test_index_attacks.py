@@ -2,7 +2,7 @@
 
 The manifest and the sizes of the files agree with each other; it is the content of `.documents`,
 `.index` and the records that lies. Reading then gives what the offsets say, where they make sense,
-or raises a `PenstockError` that names the file: never another exception, a crash, a hang, or
+or raises a `MillstreamError` that names the file: never another exception, a crash, a hang, or
 memory out of proportion to what is on disk. What could crash runs in another process.
 """
 
@@ -21,8 +21,8 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, MissingDataError
+import millstream
+from millstream.errors import FormatError, MissingDataError
 from tests.helpers.memory_limit import UNDER_SANITIZER, limit_memory
 from tests.helpers.metadata_by_hand import ACCESS, MEMORY, write_by_hand
 
@@ -62,7 +62,7 @@ def test_an_index_gives_what_it_says_or_is_stopped(index, ids, is_sorted, access
         index = sorted(index)
     with tempfile.TemporaryDirectory(dir=MEMORY) as path:
         write_by_hand(path, ids=ids, index=index, metadata=content)
-        view = penstock.open(path, access=access).windows(len(ids) - 1, metadata=bytes)
+        view = millstream.open(path, access=access).windows(len(ids) - 1, metadata=bytes)
         used = [number for number in ids[:-1] if number != NONE]
         exists = all(number < len(index) - 1 for number in used)
         spans = [index[number : number + 2] for number in used] if exists else []
@@ -96,12 +96,12 @@ def test_an_index_gives_what_it_says_or_is_stopped(index, ids, is_sorted, access
 )
 def test_a_loader_stops_at_offsets_and_ids_that_lie(tmp_path, access, prefetch, ids, index, words):
     path = write_by_hand(tmp_path / "d", ids=[*ids, NONE], index=index, metadata=b"8 bytes.")
-    data = penstock.open(path, access=access)
+    data = millstream.open(path, access=access)
     for view in make_views(data, 3, metadata=bytes):
         with pytest.raises(FormatError, match=words):
             view[:]
         with (
-            penstock.Loader(view, 1, prefetch=prefetch, tail="keep", shuffle=False) as loader,
+            millstream.Loader(view, 1, prefetch=prefetch, tail="keep", shuffle=False) as loader,
             pytest.raises(FormatError, match=words),
         ):
             list(loader)
@@ -111,7 +111,7 @@ def test_a_loader_stops_at_offsets_and_ids_that_lie(tmp_path, access, prefetch, 
 
 @pytest.fixture
 def path(tmp_path):
-    with penstock.Writer(tmp_path / "d", vocab_size=99, metadata=bytes, shard_bytes=1) as writer:
+    with millstream.Writer(tmp_path / "d", vocab_size=99, metadata=bytes, shard_bytes=1) as writer:
         for number in range(3):
             writer.append([number] * 5, bytes(1000))
     return tmp_path / "d"
@@ -122,7 +122,7 @@ def path(tmp_path):
 @pytest.mark.parametrize("suffix", ["index", "metadata", "documents"])
 @pytest.mark.parametrize("size", [None, 0, 1, 15, 2000])
 def test_a_file_that_changed_after_opening_is_stopped_with_its_name(path, access, suffix, size):
-    data = penstock.open(path, access=access)
+    data = millstream.open(path, access=access)
     rows = [view[:] and view for view in make_views(data, 4, metadata=bytes)]  # plans are made
     damaged = path / f"00001.{suffix}"
     if size is None:
@@ -136,7 +136,7 @@ def test_a_file_that_changed_after_opening_is_stopped_with_its_name(path, access
         with pytest.raises(kind, match=name):
             view[:]
         with (
-            penstock.Loader(view, 1, shuffle=False, tail="keep") as loader,
+            millstream.Loader(view, 1, shuffle=False, tail="keep") as loader,
             pytest.raises(kind, match=name),
         ):
             list(loader)
@@ -150,11 +150,11 @@ def test_a_file_that_changed_after_opening_is_stopped_with_its_name(path, access
 @pytest.mark.parametrize("suffix", ["index", "metadata"])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_file_that_is_cut_while_it_is_read_is_stopped_with_its_name(tmp_path, prefetch, suffix):
-    with penstock.Writer(tmp_path / "d", vocab_size=99, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "d", vocab_size=99, metadata=bytes) as writer:
         for number in range(50):
             writer.append([number], bytes([number] * 100))
-    view = penstock.open(tmp_path / "d").documents(1, metadata=bytes)
-    with penstock.Loader(view, 1, shuffle=False, prefetch=prefetch, threads=1) as loader:
+    view = millstream.open(tmp_path / "d").documents(1, metadata=bytes)
+    with millstream.Loader(view, 1, shuffle=False, prefetch=prefetch, threads=1) as loader:
         next(iter(loader))  # the file is open
         os.truncate(tmp_path / "d" / f"00000.{suffix}", 160)
         with pytest.raises(FormatError, match=rf"00000\.{suffix}: .* truncated"):
@@ -164,7 +164,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_stopped_with_its_name(tmp_path, 
 def run_elsewhere(path, script, memory_bytes=8 << 30):
     """Run a script on the dataset in a process that may crash, with a limit on its memory."""
     prelude = """
-import sys, json, numpy, penstock, penstock.batches.batch_filling
+import sys, json, numpy, millstream, millstream.batches.batch_filling
 path = sys.argv[1]
 """
     limit = limit_memory(memory_bytes)
@@ -173,7 +173,7 @@ path = sys.argv[1]
 try:
 {indented}
     print("read")
-except penstock.PenstockError as error:
+except millstream.MillstreamError as error:
     print("stopped:", error)
 except MemoryError:
     print("stopped: no memory")
@@ -198,15 +198,15 @@ def test_metadata_ids_of_another_type_are_stopped_by_the_manifest(tmp_path, kind
     path = write_by_hand(tmp_path / "d", ids=[0] * 5001, index=[0, 1], metadata=b"x")
     records = 5001 * (2 + num_bytes)
     (path / "00000.stream").write_bytes(bytes(records))
-    manifest = json.loads((path / "penstock.json").read_text())
+    manifest = json.loads((path / "millstream.json").read_text())
     manifest["fields"][1] = field
     manifest["shards"][0]["files"][".stream"]["bytes"] = records
-    (path / "penstock.json").write_text(json.dumps(manifest))
-    script = "penstock.open(path).windows(5000, metadata=bytes).read([0])"
+    (path / "millstream.json").write_text(json.dumps(manifest))
+    script = "millstream.open(path).windows(5000, metadata=bytes).read([0])"
     code, output, errors = run_elsewhere(path, script)
     assert code == 0, errors
     assert "stopped" in output
-    assert f"{path}/penstock.json: " in output
+    assert f"{path}/millstream.json: " in output
     assert "metadata_id" in output
 
 
@@ -225,12 +225,12 @@ def test_sizes_that_add_up_to_more_than_64_bits_are_stopped(num_spans):
             metadata=b"",
         )
         os.truncate(f"{path}/00000.metadata", 2 * part)
-        with open(f"{path}/penstock.json", "r+") as file:  # noqa: PTH123
+        with open(f"{path}/millstream.json", "r+") as file:  # noqa: PTH123
             manifest = json.load(file)
             manifest["shards"][0]["files"][".metadata"]["bytes"] = 2 * part
             file.seek(0)
             json.dump(manifest, file)
-        script = f"penstock.open(path).windows({num_spans}, metadata=len).read([0])"
+        script = f"millstream.open(path).windows({num_spans}, metadata=len).read([0])"
         code, output, errors = run_elsewhere(path, script)
     assert code == 0, errors
     assert "stopped" in output
@@ -248,7 +248,7 @@ def test_few_bytes_that_many_records_refer_to_in_turn_do_not_take_memory_for_eac
         metadata=bytes(2 * size),
     )
     script = """
-view = penstock.open(path).windows(4096, metadata=len)
+view = millstream.open(path).windows(4096, metadata=len)
 sizes = view.read([0])["metadata"][0]
 assert sizes == [4 << 20] * 4096
 """
@@ -282,14 +282,14 @@ def write_documents(path, offsets, num_records):
         "files": files,
     }
     manifest = {
-        "format": "penstock-stream",
+        "format": "millstream-stream",
         "version": 1,
         "fields": [["token", "<u2"]],
         "vocab_size": None,
         "tokenizer": {},
         "shards": [shard],
     }
-    with open(f"{path}/penstock.json", "w") as file:  # noqa: PTH123
+    with open(f"{path}/millstream.json", "w") as file:  # noqa: PTH123
         json.dump(manifest, file)
     return path
 
@@ -318,7 +318,7 @@ def test_a_window_over_all_documents_has_their_boundaries_or_is_stopped(
     sound = sound and all(start <= stop for start, stop in pairwise(offsets))
     with tempfile.TemporaryDirectory(dir=MEMORY) as path:
         write_documents(path, offsets, num_records)
-        data = penstock.open(path, access=access)
+        data = millstream.open(path, access=access)
         extras = ("cu_seqlens", "document_ids")
         view = data.windows(num_records - 1, extras=extras)
         if sound:
@@ -344,7 +344,7 @@ def test_a_window_over_all_documents_has_their_boundaries_or_is_stopped(
 def test_windows_over_any_offsets_end_with_a_batch_or_an_error(offsets, seq_len, access, draw):
     with tempfile.TemporaryDirectory(dir=MEMORY) as path:
         write_documents(path, offsets, 500)
-        data = penstock.open(path, access=access)
+        data = millstream.open(path, access=access)
         view = data.windows(seq_len, extras=("cu_seqlens", "document_ids", "position_ids"))
         chosen = draw.draw(st.lists(st.integers(0, len(view) - 1), min_size=1, max_size=4))
         for sample in chosen:
@@ -361,7 +361,7 @@ def test_windows_over_any_offsets_end_with_a_batch_or_an_error(offsets, seq_len,
 def test_a_document_that_lies_is_stopped(tmp_path, access, number):
     for offsets in ([0, 21, 20, 20], [0, 1 << 63, 20, 20], [5, 3, 2, 20], [0, 5, 30, 3]):
         path = write_documents(tmp_path / str(offsets[1]), offsets, 20)
-        data = penstock.open(path, access=access)
+        data = millstream.open(path, access=access)
         start, stop = offsets[number : number + 2]
         if start <= stop <= 20:
             assert data.document(number).tolist() == list(range(start, stop))
@@ -371,7 +371,7 @@ def test_a_document_that_lies_is_stopped(tmp_path, access, number):
 
 
 def test_a_shard_of_records_without_documents_is_stopped(tmp_path):
-    data = penstock.open(write_documents(tmp_path / "d", [0], 20))
+    data = millstream.open(write_documents(tmp_path / "d", [0], 20))
     assert data.windows(5)[0]["input_ids"].tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(FormatError, match=r"00000\.documents: "):
         data.windows(5, extras="position_ids")[0]

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from penstock import Packing, TextLoader
-from penstock.errors import FormatError, StateError
-from penstock.text.live.lane_state import Waiting
+from millstream import Packing, TextLoader
+from millstream.errors import FormatError, StateError
+from millstream.text.live.lane_state import Waiting
 from tests.helpers.live_text import PACKINGS, Bytes, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 60)], ["d" * 50] * 300, ["e", "", "f" * 40_000]]]

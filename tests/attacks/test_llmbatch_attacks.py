@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.compat.zerobatch import BatchFileReader, BatchNativeLoader
-from penstock.errors import FormatError
-from penstock.formats.llmbatch import Header, parse_header
+from millstream.compat.zerobatch import BatchFileReader, BatchNativeLoader
+from millstream.errors import FormatError
+from millstream.formats.llmbatch import Header, parse_header
 from tests.helpers.memory_limit import limit_memory
 
 FIELDS = struct.Struct("<8sIIIQIII")
@@ -98,7 +98,7 @@ def test_a_huge_promise_takes_no_memory(path):
     path.write_bytes(Header((1 << 32) - 1, (1 << 32) - 1, (1 << 64) - 1, 0, 0).pack())
     script = (
         "import sys\n"
-        "from penstock.compat.zerobatch import BatchFileReader\n"
+        "from millstream.compat.zerobatch import BatchFileReader\n"
         f"{limit_memory(8 << 30)}"
         "try:\n"
         "    BatchFileReader(sys.argv[1])\n"
@@ -120,7 +120,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.batch")
     script = (
         "import sys\n"
-        "from penstock.compat.zerobatch import BatchFileReader\n"
+        "from millstream.compat.zerobatch import BatchFileReader\n"
         "try:\n"
         "    BatchFileReader(sys.argv[1])\n"
         "except ValueError as error:\n"

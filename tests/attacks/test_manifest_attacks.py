@@ -1,7 +1,7 @@
 """Hostile manifests: a named check stops each.
 
 A manifest is untrusted input. Whatever it says, opening it either gives a consistent dataset or
-raises a `PenstockError` that names the file: never another exception, a crash, a hang, a file
+raises a `MillstreamError` that names the file: never another exception, a crash, a hang, a file
 outside of the directory, or memory out of proportion to what is on disk.
 """
 
@@ -18,16 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import FormatError
+from millstream.verifying import find_problems
 from tests.helpers.memory_limit import limit_memory
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def write_dataset(path):
-    with penstock.Writer(path, vocab_size=100, metadata=bytes, shard_bytes=30) as writer:
+    with millstream.Writer(path, vocab_size=100, metadata=bytes, shard_bytes=30) as writer:
         for k in range(3):
             writer.append([k] * 5, b"abc")
     return path
@@ -45,7 +45,7 @@ def path(tmp_path, sound_dataset):
 
 
 def manifest_of(path):
-    return json.loads((path / "penstock.json").read_text())
+    return json.loads((path / "millstream.json").read_text())
 
 
 def attack(path, manifest):
@@ -54,26 +54,26 @@ def attack(path, manifest):
         manifest = json.dumps(manifest)
     if isinstance(manifest, str):
         manifest = manifest.encode("utf-8", "surrogatepass")
-    (path / "penstock.json").write_bytes(manifest)
+    (path / "millstream.json").write_bytes(manifest)
 
 
 def assert_stopped(path, manifest, check):
     attack(path, manifest)
     with pytest.raises(FormatError) as caught:
-        penstock.open(path)
-    assert str(path / "penstock.json") in str(caught.value)
+        millstream.open(path)
+    assert str(path / "millstream.json") in str(caught.value)
     assert check in str(caught.value)
 
 
 def open_in_another_process(path, memory_bytes=2 << 30):
     """Open in a process that may crash, with a limit on its memory; returns what it printed."""
     script = f"""
-import sys, penstock
-penstock.open
+import sys, millstream
+millstream.open
 {limit_memory(memory_bytes)}try:
-    penstock.open(sys.argv[1])
+    millstream.open(sys.argv[1])
     print("opened")
-except penstock.PenstockError as error:
+except millstream.MillstreamError as error:
     print("stopped:", error)
 """
     result = subprocess.run(
@@ -99,7 +99,7 @@ except penstock.PenstockError as error:
         b"\xff\xfe\xfd",
         b'{"format": "\xff"}',
         b"\x80\x04N.",
-        b'{"format": "penstock-stream"',
+        b'{"format": "millstream-stream"',
         b"[" * 100_000,
         b'{"a":' * 100_000,
         b'{"format": ' + b"9" * 5000 + b"}",
@@ -138,9 +138,9 @@ def test_deep_nesting_is_stopped_wherever_it_is(path, key, depth):
 
 
 def test_unknown_keys_change_nothing(path):
-    before = penstock.open(path).fingerprint
+    before = millstream.open(path).fingerprint
     attack(path, {**manifest_of(path), "extra": [1], "__proto__": {}})
-    assert penstock.open(path).fingerprint == before
+    assert millstream.open(path).fingerprint == before
 
 
 @pytest.mark.parametrize("version", [0, 3, -1, "1", None, [1], 1.5])
@@ -149,39 +149,39 @@ def test_another_version_is_stopped_by_the_version(path, version):
 
 
 def test_a_directory_in_place_of_the_manifest_is_no_dataset(path):
-    (path / "penstock.json").unlink()
-    (path / "penstock.json").mkdir()
-    with pytest.raises(penstock.PenstockError, match=str(path / "penstock.json")):
-        penstock.open(path)
+    (path / "millstream.json").unlink()
+    (path / "millstream.json").mkdir()
+    with pytest.raises(millstream.MillstreamError, match=str(path / "millstream.json")):
+        millstream.open(path)
 
 
 def test_a_pipe_in_place_of_the_manifest_is_not_waited_for(path):
-    (path / "penstock.json").unlink()
-    os.mkfifo(path / "penstock.json")
-    with pytest.raises(penstock.PenstockError, match=str(path / "penstock.json")):
-        penstock.open(path)
+    (path / "millstream.json").unlink()
+    os.mkfifo(path / "millstream.json")
+    with pytest.raises(millstream.MillstreamError, match=str(path / "millstream.json")):
+        millstream.open(path)
 
 
 def test_a_manifest_that_points_to_itself_is_no_dataset(path):
-    (path / "penstock.json").unlink()
-    (path / "penstock.json").symlink_to("penstock.json")
-    with pytest.raises(penstock.PenstockError, match=str(path / "penstock.json")):
-        penstock.open(path)
+    (path / "millstream.json").unlink()
+    (path / "millstream.json").symlink_to("millstream.json")
+    with pytest.raises(millstream.MillstreamError, match=str(path / "millstream.json")):
+        millstream.open(path)
 
 
 def test_a_shard_that_points_to_itself_is_named(path):
     (path / "00000.stream").unlink()
     (path / "00000.stream").symlink_to("00000.stream")
-    with pytest.raises(penstock.PenstockError, match=r"00000\.stream"):
-        penstock.open(path)
+    with pytest.raises(millstream.MillstreamError, match=r"00000\.stream"):
+        millstream.open(path)
 
 
 @pytest.mark.process
 def test_a_manifest_of_a_terabyte_is_stopped_before_it_is_in_memory(path):
-    os.truncate(path / "penstock.json", 1 << 40)
+    os.truncate(path / "millstream.json", 1 << 40)
     returncode, out, err = open_in_another_process(path)
     assert (returncode, err) == (0, "")
-    assert out.startswith(f"stopped: {path / 'penstock.json'}")
+    assert out.startswith(f"stopped: {path / 'millstream.json'}")
 
 
 # Shards
@@ -270,7 +270,7 @@ def test_counts_that_agree_with_each_other_are_stopped_by_the_size_of_the_file(p
     shard["files"][".stream"]["bytes"] = 6 << 58
     attack(path, manifest)
     with pytest.raises(FormatError, match=r"00000\.stream: .* bytes, too short"):
-        penstock.open(path)
+        millstream.open(path)
 
 
 def test_two_directories_whose_sum_overflows_are_stopped(tmp_path):
@@ -278,7 +278,7 @@ def test_two_directories_whose_sum_overflows_are_stopped(tmp_path):
         paths = [Path(memory) / name for name in "ab"]
         most = (1 << 63) - 1
         for each in paths:
-            with penstock.Writer(each, fields="u1") as writer:
+            with millstream.Writer(each, fields="u1") as writer:
                 writer.append([1])
             try:
                 os.truncate(each / "00000.stream", most)
@@ -288,9 +288,9 @@ def test_two_directories_whose_sum_overflows_are_stopped(tmp_path):
             manifest["shards"][0]["records"] = most
             manifest["shards"][0]["files"][".stream"]["bytes"] = most
             attack(each, manifest)
-        assert penstock.open(paths[0]).records(0, 2).tolist() == [1, 0]
+        assert millstream.open(paths[0]).records(0, 2).tolist() == [1, 0]
         with pytest.raises(FormatError):
-            penstock.open(paths)
+            millstream.open(paths)
 
 
 @pytest.mark.parametrize("suffix", [".stream", ".documents", ".index", ".metadata"])
@@ -343,7 +343,7 @@ def test_a_type_on_which_numpy_stumbles_never_reaches_it(path, kind):
     attack(path, {**manifest_of(path), "fields": fields, "shards": []})
     returncode, out, err = open_in_another_process(path)
     assert (returncode, err) == (0, "")
-    assert out.startswith(f"stopped: {path / 'penstock.json'}: fields: ")
+    assert out.startswith(f"stopped: {path / 'millstream.json'}: fields: ")
 
 
 @pytest.mark.parametrize("kind", [">u2", ">f8", ">U3", ">M8[s]"])
@@ -479,8 +479,8 @@ def mutations(draw):
 
 def assert_opens_consistently_or_is_stopped(path):
     try:
-        data = penstock.open(path)
-    except penstock.PenstockError as error:
+        data = millstream.open(path)
+    except millstream.MillstreamError as error:
         if str(path) not in str(error):
             raise
         return
@@ -499,7 +499,7 @@ def shared_path():
 
 @pytest.fixture(scope="module")
 def sound_text(shared_path):
-    return (shared_path / "penstock.json").read_bytes()
+    return (shared_path / "millstream.json").read_bytes()
 
 
 @pytest.mark.slow

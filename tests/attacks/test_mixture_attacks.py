@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import FormatError, PenstockError
+import millstream
+from millstream.errors import FormatError, MillstreamError
 from tests.helpers.datasets import write_random_documents
 from tests.helpers.mixtures import windows_of
 from tests.helpers.programs import run_python
@@ -32,11 +32,11 @@ READ_MANY = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import numpy as np
-import penstock
+import millstream
 path, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-views = {f"s{k}": getattr(penstock.open(f"{path}/s{k}"), kind)(8) for k in range(count)}
-mixture = penstock.mix({name: (view, 1 + k % 7) for k, (name, view) in enumerate(views.items())})
-loader = penstock.Loader(
+views = {f"s{k}": getattr(millstream.open(f"{path}/s{k}"), kind)(8) for k in range(count)}
+mixture = millstream.mix({name: (view, 1 + k % 7) for k, (name, view) in enumerate(views.items())})
+loader = millstream.Loader(
     mixture, 100, output="numpy", rank=0, ranks=1, prefetch=4, threads=2, tail="keep"
 )
 found = []
@@ -67,28 +67,28 @@ def test_many_sources_are_read_with_few_descriptors(many, kind, count):
 
 @pytest.mark.slow
 def test_a_thousand_sources_keep_their_shares_and_change(many):
-    views = {f"s{k}": penstock.open(many / f"s{k}").windows(8) for k in range(NUM_SOURCES)}
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    views = {f"s{k}": millstream.open(many / f"s{k}").windows(8) for k in range(NUM_SOURCES)}
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     counts = mixture.order.counts_at(50_000)
     assert abs(counts - 50).max() < 10
     changed = mixture.change(50_000, {"s7": 1, "s9": 3})
     later = changed.order.counts_at(50_400) - counts
     assert (later[7], later[9], later.sum()) == (100, 300, 400)
-    state = penstock.Loader(mixture, 8, output="numpy", rank=0, ranks=1).state_dict()
-    resumed = penstock.Loader(changed, 8, output="numpy", rank=0, ranks=1)
+    state = millstream.Loader(mixture, 8, output="numpy", rank=0, ranks=1).state_dict()
+    resumed = millstream.Loader(changed, 8, output="numpy", rank=0, ranks=1)
     resumed.load_state_dict(state | {"position": 50_000})
     assert resumed.position == 50_000
 
 
 @pytest.mark.slow
 def test_more_sources_than_kernels_number_are_refused(data):
-    source = penstock.MixtureSource(data.windows(8), 1)
-    with pytest.raises(PenstockError, match=r"1,048,577 sources"):
-        penstock.mix({str(k): source for k in range((1 << 20) + 1)})
+    source = millstream.MixtureSource(data.windows(8), 1)
+    with pytest.raises(MillstreamError, match=r"1,048,577 sources"):
+        millstream.mix({str(k): source for k in range((1 << 20) + 1)})
 
 
 def new_loader(mixture, batch_size=8, **options):
-    return penstock.Loader(
+    return millstream.Loader(
         mixture, batch_size, **{"output": "numpy", "rank": 0, "ranks": 1, "prefetch": 0} | options
     )
 
@@ -97,8 +97,8 @@ def new_loader(mixture, batch_size=8, **options):
 @pytest.mark.parametrize("access", ["pread", "mmap"])
 def test_a_file_that_shrinks_or_grows_names_itself_not_its_neighbours(tmp_path, prefetch, access):
     windows_of(tmp_path, {"a": 50, "b": 50, "c": 50})
-    views = {name: penstock.open(tmp_path / name, access=access).windows(4) for name in "abc"}
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    views = {name: millstream.open(tmp_path / name, access=access).windows(4) for name in "abc"}
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     for name in "abc":
         (file,) = (tmp_path / name).glob("*.stream")
         content = file.read_bytes()
@@ -116,15 +116,15 @@ def test_a_file_that_shrinks_or_grows_names_itself_not_its_neighbours(tmp_path, 
 
 def test_a_source_that_becomes_a_pipe_or_directory_is_an_error(tmp_path):
     views = windows_of(tmp_path, {"a": 50, "b": 50})
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     (file,) = (tmp_path / "b").glob("*.stream")
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(PenstockError, match=str(file)):
+    with pytest.raises(MillstreamError, match=str(file)):
         next(iter(new_loader(mixture)))
     file.unlink()
     file.mkdir()
-    with pytest.raises(PenstockError, match=str(file)):
+    with pytest.raises(MillstreamError, match=str(file)):
         next(iter(new_loader(mixture)))
 
 
@@ -137,7 +137,7 @@ def test_damaged_rows_of_one_source_name_its_plan(tmp_path):
     content = bytearray(plan.read_bytes())
     content[4096:5000] = os.urandom(904)
     plan.write_bytes(content)
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     with pytest.raises(FormatError, match=rf"{plan}"):
         for _ in new_loader(mixture):
             pass
@@ -145,24 +145,26 @@ def test_damaged_rows_of_one_source_name_its_plan(tmp_path):
 
 def test_a_mixture_with_a_source_that_is_replaced_by_another_refuses_old_states(tmp_path):
     views = windows_of(tmp_path / "one", {"a": 50, "b": 50})
-    state = new_loader(penstock.mix({name: (view, 1) for name, view in views.items()})).state_dict()
+    state = new_loader(
+        millstream.mix({name: (view, 1) for name, view in views.items()})
+    ).state_dict()
     others = windows_of(tmp_path / "two", {"a": 50, "b": 51})
-    loader = new_loader(penstock.mix({name: (view, 1) for name, view in others.items()}))
-    with pytest.raises(penstock.StateError, match=r"source 'b' of the mixture was"):
+    loader = new_loader(millstream.mix({name: (view, 1) for name, view in others.items()}))
+    with pytest.raises(millstream.StateError, match=r"source 'b' of the mixture was"):
         loader.load_state_dict(state | {"position": 8})
 
 
 def test_huge_batches_of_a_mixture_are_refused_not_allocated(data):
-    mixture = penstock.mix({"a": (data.windows(8), 1), "b": (data.windows(8), 1)})
+    mixture = millstream.mix({"a": (data.windows(8), 1), "b": (data.windows(8), 1)})
     for rows in (1 << 31, 1 << 40):
-        with pytest.raises((PenstockError, MemoryError), match=r"batch"):
+        with pytest.raises((MillstreamError, MemoryError), match=r"batch"):
             next(iter(new_loader(mixture, batch_size=rows)))
 
 
 @pytest.mark.slow
 def test_reading_positions_in_any_order_and_repeatedly_is_the_same(tmp_path):
     views = windows_of(tmp_path, {"a": 70, "b": 3})
-    mixture = penstock.mix({"a": (views["a"], 1), "b": (views["b"], 2)})
+    mixture = millstream.mix({"a": (views["a"], 1), "b": (views["b"], 2)})
     positions = np.random.default_rng(0).integers(0, 500, 3000)
     batch = mixture.read(positions)
     alone = {position: mixture.read([position])["input_ids"][0] for position in range(500)}

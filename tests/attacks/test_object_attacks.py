@@ -17,10 +17,10 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, PenstockError
-from penstock.system.checksums import block_checksums
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import FormatError, MillstreamError
+from millstream.system.checksums import block_checksums
+from millstream.verifying import find_problems
 from tests.helpers.objects import MEMORY, write_objects
 
 CONTENTS = [b"abc", b"", b"defgh", b"i", b""]
@@ -43,11 +43,11 @@ def path(tmp_path, monkeypatch, sound):
 
 
 def assert_stopped(path, check, **changes):
-    manifest = json.loads((path / "penstock.json").read_text()) | changes
-    (path / "penstock.json").write_text(json.dumps(manifest))
+    manifest = json.loads((path / "millstream.json").read_text()) | changes
+    (path / "millstream.json").write_text(json.dumps(manifest))
     with pytest.raises(FormatError) as caught:
-        penstock.open(path)
-    assert str(path / "penstock.json") in str(caught.value)
+        millstream.open(path)
+    assert str(path / "millstream.json") in str(caught.value)
     assert check in str(caught.value)
 
 
@@ -68,7 +68,7 @@ def test_metadata_that_is_not_said_to_be_there_is_stopped_by_the_count(path):
 
 @pytest.mark.parametrize("count", [0, 4, 6, (1 << 63) - 1])
 def test_metadata_of_another_number_of_objects_is_stopped_by_the_count(path, count):
-    shards = json.loads((path / "penstock.json").read_text())["shards"]
+    shards = json.loads((path / "millstream.json").read_text())["shards"]
     shards[0]["spans"] = count
     assert_stopped(path, f"{count:,} spans for 5 objects", shards=shards)
 
@@ -107,7 +107,7 @@ def test_objects_of_other_records_than_bytes_are_stopped(path, fields):
     ids=str,
 )
 def test_structs_that_cannot_be_stored_are_stopped_by_their_own_fields(tmp_path, fields, check):
-    with penstock.Writer(tmp_path / "data", fields=[("x", [("y", "u1")])]) as writer:
+    with millstream.Writer(tmp_path / "data", fields=[("x", [("y", "u1")])]) as writer:
         writer.append({"x": np.zeros(3, [("y", "u1")])})
     assert_stopped(tmp_path / "data", check, fields=fields)
 
@@ -125,7 +125,7 @@ def test_structs_that_are_nested_too_deep_are_stopped_by_the_depth(path, depth):
 
 def change_rows(path, change):
     """Change the pieces of the stored rows, and seal them."""
-    view = penstock.open(path).objects(bytes, metadata=bytes)
+    view = millstream.open(path).objects(bytes, metadata=bytes)
     stored = view.rows.path
     content = stored.read_bytes()
     size = json.loads(content[:HEADER_BYTES])["body_bytes"]
@@ -170,11 +170,11 @@ def test_a_row_gives_what_it_says_or_is_stopped(row, piece, access):
             with pytest.raises(FormatError, match="lies outside of the dataset") as caught:
                 view[row]
             assert str(stored) in str(caught.value)
-            with pytest.raises(FormatError), penstock.Loader(view, 5, output="numpy") as loader:
+            with pytest.raises(FormatError), millstream.Loader(view, 5, output="numpy") as loader:
                 list(loader)
         if is_possible and piece != (*_place(row), row):
-            with pytest.raises(PenstockError):
-                penstock.audit_tokens(view)
+            with pytest.raises(MillstreamError):
+                millstream.audit_tokens(view)
 
 
 def _place(row):
@@ -190,7 +190,7 @@ def test_rows_without_right_checksums_are_named(path):
     content[HEADER_BYTES] ^= 1
     stored.write_bytes(content)
     with pytest.raises(FormatError, match="are damaged, or their checksum is"):
-        penstock.open(path).objects(bytes)[0]
+        millstream.open(path).objects(bytes)[0]
 
 
 # The index
@@ -212,13 +212,13 @@ def test_an_index_gives_what_it_says_or_is_stopped(index):
         directory = write_objects(f"{root}/data", CONTENTS, metadata=METADATA).shards[0].directory
         content = np.array(index, "<u8").tobytes()
         (directory / "00000.index").write_bytes(content)
-        manifest = json.loads((directory / "penstock.json").read_text())
+        manifest = json.loads((directory / "millstream.json").read_text())
         entry = manifest["shards"][0]["files"][".index"]
         entry["xxh3"] = xxhash.xxh3_64_hexdigest(content)
-        (directory / "penstock.json").write_text(json.dumps(manifest))
+        (directory / "millstream.json").write_text(json.dumps(manifest))
         for companion in directory.glob("*.checksums"):
             companion.unlink()
-        data = penstock.open(directory)
+        data = millstream.open(directory)
         view, blobs = data.objects(bytes, metadata=bytes), b"".join(METADATA)
         for number in range(5):
             start, stop = index[number : number + 2]
@@ -246,7 +246,7 @@ def _metadata(data):
 
 
 def test_a_file_that_became_shorter_is_named(path):
-    view = penstock.open(path).objects(bytes)
+    view = millstream.open(path).objects(bytes)
     assert view[0] == {"documents": b"abc"}
     with (path / "00000.stream").open("r+b") as file:
         file.truncate(4)
@@ -254,5 +254,5 @@ def test_a_file_that_became_shorter_is_named(path):
         view[2]
     with contextlib.suppress(FileNotFoundError):
         (path / "00000.stream").unlink()
-    with pytest.raises(PenstockError, match=r"00000\.stream"):
+    with pytest.raises(MillstreamError, match=r"00000\.stream"):
         view[2]

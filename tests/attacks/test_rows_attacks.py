@@ -1,6 +1,6 @@
 """Hostile stored rows: damage is repaired or named, and never read out of range.
 
-Rows are made by Penstock and can be made again, so a file whose header is not exactly what it
+Rows are made by Millstream and can be made again, so a file whose header is not exactly what it
 should be is silently replaced. Pieces are too many to check when a file is opened: kernels check
 the checksum of each block that they use, and then each piece, for checksums can be forged; and
 `audit_tokens` checks them all. Attacks on pieces are therefore sealed with right checksums.
@@ -18,12 +18,12 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-import penstock.load.loader  # for children: each of them would load it by itself
-from penstock.auditing.tokens import audit_tokens
-from penstock.errors import FormatError, PenstockError, VerificationError
-from penstock.pack.rows_file import verify_rows
-from penstock.system.checksums import block_checksums
+import millstream
+import millstream.load.loader  # for children: each of them would load it by itself
+from millstream.auditing.tokens import audit_tokens
+from millstream.errors import FormatError, MillstreamError, VerificationError
+from millstream.pack.rows_file import verify_rows
+from millstream.system.checksums import block_checksums
 from tests.helpers.numbered_documents import EXTRAS, POLICIES, numbered, write_numbered
 
 LENGTHS = [5, 3, 9, 0, 2, 7, 12, 1, 4, 6, 8, 20, 30, 1, 1, 6, 8, 8]
@@ -45,7 +45,7 @@ def sound(tmp_path_factory):
     path = tmp_path_factory.mktemp("sound") / "data"
     write_numbered(path, LENGTHS, shard_bytes=50)
     for make_view in VIEWS.values():
-        len(make_view(penstock.open(path)))
+        len(make_view(millstream.open(path)))
     return path
 
 
@@ -57,7 +57,7 @@ def path(tmp_path, monkeypatch, sound):
 
 
 def file_of(path, name):
-    return VIEWS[name](penstock.open(path)).stored_in
+    return VIEWS[name](millstream.open(path)).stored_in
 
 
 def in_a_child(function, seconds=30):
@@ -94,9 +94,9 @@ def content_of(view):
 
 def assert_made_again(path, name, sound):
     """The view is as if nothing had happened, and so is the next one."""
-    expected = content_of(VIEWS[name](penstock.open(sound)))
+    expected = content_of(VIEWS[name](millstream.open(sound)))
     for _ in range(2):
-        found = in_a_child(lambda: content_of(VIEWS[name](penstock.open(path))))
+        found = in_a_child(lambda: content_of(VIEWS[name](millstream.open(path))))
         assert found == expected
 
 
@@ -147,7 +147,7 @@ DAMAGES = {
     "a huge number": lambda content: with_header(b"9" * 4090, content[HEADER_BYTES:]),
     "another version": lambda content: with_changes(content, version=1),
     "version true": lambda content: with_changes(content, version=True),
-    "another format": lambda content: with_changes(content, format="penstock-stream"),
+    "another format": lambda content: with_changes(content, format="millstream-stream"),
     "other documents": lambda content: with_changes(content, documents="0" * 16),
     "another recipe": lambda content: with_changes(content, recipe="best_fit-9"),
     "one key more": lambda content: with_changes(content, more=1),
@@ -227,14 +227,14 @@ def test_counts_that_cannot_be_are_not_believed_behind_a_right_checksum(path, so
 def test_any_flipped_bit_of_the_header_is_undone(path, sound, name):
     file = file_of(path, name)
     content = file.read_bytes()
-    expected = VIEWS[name](penstock.open(sound)).report
+    expected = VIEWS[name](millstream.open(sound)).report
     random = np.random.default_rng(1)
     kept = []
     for place in range(len(content[:HEADER_BYTES].rstrip())):
         flipped = bytearray(content)
         flipped[place] ^= 1 << int(random.integers(0, 8))
         file.write_bytes(flipped)
-        if VIEWS[name](penstock.open(path)).report != expected:
+        if VIEWS[name](millstream.open(path)).report != expected:
             kept.append(bytes(flipped[place - 20 : place + 3]))
     assert not kept
 
@@ -243,14 +243,14 @@ def test_any_flipped_bit_of_the_header_is_undone(path, sound, name):
 @pytest.mark.parametrize("name", VIEWS)
 def test_more_rows_than_there_are_pieces_are_not_read(path, name):
     file = file_of(path, name)
-    honest = len(VIEWS[name](penstock.open(path)))
+    honest = len(VIEWS[name](millstream.open(path)))
     file.write_bytes(with_report(file.read_bytes(), num_rows=1 << 40))
 
     def read():
-        view = VIEWS[name](penstock.open(path))
+        view = VIEWS[name](millstream.open(path))
         try:
             view.read([len(view) - 1])
-        except PenstockError as error:
+        except MillstreamError as error:
             return str(error)
         return len(view)
 
@@ -276,7 +276,7 @@ def test_a_pipe_in_the_place_of_the_file_does_not_make_anybody_wait(path):
     file = file_of(path, "best_fit")
     file.unlink()
     os.mkfifo(file)
-    assert in_a_child(lambda: len(VIEWS["best_fit"](penstock.open(path))), seconds=5) > 0
+    assert in_a_child(lambda: len(VIEWS["best_fit"](millstream.open(path))), seconds=5) > 0
 
 
 @pytest.mark.process
@@ -293,14 +293,14 @@ def test_a_link_in_the_place_of_the_file_is_not_written_through(path, tmp_path, 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_file_that_is_cut_after_its_header_was_checked_is_an_error(path, name):
     file = file_of(path, name)
-    view = VIEWS[name](penstock.open(path))
+    view = VIEWS[name](millstream.open(path))
     assert len(view) > 0
     os.truncate(file, HEADER_BYTES + 8)
 
     def read():
         try:
             view[0]
-        except PenstockError as error:
+        except MillstreamError as error:
             return str(error)
         return "no error"
 
@@ -343,7 +343,7 @@ def in_batches(view):
     """Whether loaders of all kinds get through."""
     answers = []
     for prefetch, shuffle in ((0, False), (2, True)):
-        loader = penstock.Loader(
+        loader = millstream.Loader(
             view, 3, shuffle=shuffle, prefetch=prefetch, threads=2, tail="keep", output="numpy"
         )
         try:
@@ -386,7 +386,7 @@ def test_overwritten_pieces_are_refused_or_read_as_they_say(name, changes, acces
         seal(file)
 
         def read():
-            view = VIEWS[name](penstock.open(path, access=access))
+            view = VIEWS[name](millstream.open(path, access=access))
             return rows_of(view), in_batches(view)
 
         rows, batches = in_a_child(read)
@@ -408,12 +408,12 @@ def test_overwritten_pieces_are_refused_or_read_as_they_say(name, changes, acces
 
 
 def audit_of(path, name):
-    return audit_tokens(VIEWS[name](penstock.open(path)))
+    return audit_tokens(VIEWS[name](millstream.open(path)))
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_an_audit_of_sound_rows_counts_their_inputs(path, name):
-    view = VIEWS[name](penstock.open(path))
+    view = VIEWS[name](millstream.open(path))
     report = audit_of(path, name)
     batch = view[:]
     assert report.num_inputs == (batch["input_ids"] > 0).sum()
@@ -482,7 +482,7 @@ def test_an_audit_finds_any_change_of_one_piece_that_moves_an_input(name, place,
         piece = pieces[place % len(pieces)]
         piece[word] += change
         seal(view.stored_in)
-        again = VIEWS[name](penstock.open(data.shards[0].directory))
+        again = VIEWS[name](millstream.open(data.shards[0].directory))
         if in_a_child(lambda: rows_of(again)) != before:
             with pytest.raises(VerificationError):
                 audit_tokens(again)
@@ -514,7 +514,7 @@ def move_an_edge(pieces):
 @pytest.mark.parametrize("how", ["another document", "an edge moved", "a label of another"])
 def test_an_audit_finds_pieces_that_do_not_keep_to_their_documents(path, how):
     """Every token is an input once, but beside the wrong ones, or under a wrong number."""
-    view = VIEWS["split"](penstock.open(path))
+    view = VIEWS["split"](millstream.open(path))
     pieces, _ = tables_of(view.stored_in)
     if how == "another document":
         pieces[0, 2], pieces[1, 2] = pieces[1, 2], pieces[0, 2]
@@ -535,7 +535,7 @@ def test_rows_of_another_user_s_cache_are_checked_like_any(path, sound, tmp_path
     content = file.read_bytes()
     shutil.rmtree(path / "plans")
     (path / "plans").write_text("in the way")
-    cache = tmp_path / "cache" / "penstock" / "plans"
+    cache = tmp_path / "cache" / "millstream" / "plans"
     cache.mkdir(parents=True)
     (cache / file.name).write_bytes(with_changes(content, documents="0" * 16))
     assert_made_again(path, "best_fit", sound)

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
-from penstock.text.sources import Columns, Slice, Source
+from millstream.errors import FormatError, MillstreamError, MissingDataError, ReadError, UsageError
+from millstream.text.sources import Columns, Slice, Source
 from tests.helpers.text_sources import skippable, texts_of
 
 TEXTS = [f"document {number}, é\U0001d11e" for number in range(200)]
@@ -254,7 +254,7 @@ def test_a_line_that_spans_many_slices_is_read_once_and_by_the_one_it_begins_in(
 PROGRAM = """
 import resource, sys
 import numpy, pyarrow.parquet, gzip
-from penstock.text.sources import Source
+from millstream.text.sources import Source
 options, path = eval(sys.argv[2]), sys.argv[1]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 source = Source(path, **options)
@@ -346,7 +346,7 @@ def test_any_bytes_are_read_or_refused_by_name(tmp_path, data, kind):
         try:
             source = Source(path, kind=kind, bad_rows="skip")
             texts_of(source, source.slices(10), batch_bytes=7)
-        except PenstockError as error:
+        except MillstreamError as error:
             message = str(error)
         else:
             message = str(path)

@@ -8,13 +8,13 @@ import json
 
 import pytest
 
-import penstock
-from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
-from penstock.text.chats.chat import Chat
-from penstock.text.chats.conversations import BadConversationError
-from penstock.text.chats.loading import renderer_of
-from penstock.text.chats.rendering import ChatRenderer
-from penstock.text.chats.template_files import TemplateSource
+import millstream
+from millstream.errors import FormatError, MillstreamError, MissingDataError, UsageError
+from millstream.text.chats.chat import Chat
+from millstream.text.chats.conversations import BadConversationError
+from millstream.text.chats.loading import renderer_of
+from millstream.text.chats.rendering import ChatRenderer
+from millstream.text.chats.template_files import TemplateSource
 from tests.helpers.chat_rows import said, write_rows, write_tokenizer
 
 ROW = said("Hi.", "Hello!")
@@ -147,10 +147,10 @@ def test_broken_configs_are_refused(tmp_path, content, message):
     model = write_tokenizer(tmp_path / "model")
     (model / "tokenizer_config.json").write_bytes(content)
     path = write_rows(tmp_path / "chats.jsonl", [ROW])
-    with pytest.raises(PenstockError, match=message):
+    with pytest.raises(MillstreamError, match=message):
         renderer_of(Chat(), model)
-    with pytest.raises(PenstockError):
-        penstock.tokenize(path, model, tmp_path / "out", chat=Chat(), workers=1)
+    with pytest.raises(MillstreamError):
+        millstream.tokenize(path, model, tmp_path / "out", chat=Chat(), workers=1)
     assert not (tmp_path / "out").exists()
 
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import FormatError, MissingDataError, PenstockError
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.fast_tokenizer import FastTokenizer
-from penstock.text.tokenizers.loading import load_tokenizer
-from penstock.text.tokenizers.tokenizer_json import (
+from millstream.errors import FormatError, MillstreamError, MissingDataError
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.tokenizers.fast_tokenizer import FastTokenizer
+from millstream.text.tokenizers.loading import load_tokenizer
+from millstream.text.tokenizers.tokenizer_json import (
     NotByteLevelError,
     read_tokenizer_json,
     to_tokenizer_json,
 )
-from penstock.text.tokenizers.vocabulary import Vocabulary, read_tiktoken, to_tiktoken
+from millstream.text.tokenizers.vocabulary import Vocabulary, read_tiktoken, to_tiktoken
 
 SOUND = Vocabulary(
     tokens=(*(bytes([byte]) for byte in range(256)), b"", b"ab", b" a"),
@@ -186,7 +186,7 @@ def test_any_value_anywhere_is_read_or_refused(data):
         place = place[key]
     try:
         vocabulary = read_tokenizer_json(json.dumps(found).encode())
-    except PenstockError:
+    except MillstreamError:
         return
     text = np.frombuffer(b"the text, and 'that'", np.uint8)
     fast = FastTokenizer(replace(vocabulary, pattern=PATTERNS["gpt2"].regex), "x")
@@ -200,7 +200,7 @@ def test_any_value_anywhere_is_read_or_refused(data):
 def test_any_bytes_in_ranks_are_read_or_refused(place, new, num_replaced):
     try:
         tokens = read_tiktoken(RANKS[:place] + new + RANKS[place + num_replaced :])
-    except PenstockError:
+    except MillstreamError:
         return
     assert {bytes([byte]) for byte in range(256)} <= set(tokens)
 
@@ -224,5 +224,5 @@ def test_any_bytes_in_ranks_are_read_or_refused(place, new, num_replaced):
 def test_a_configuration_beside_ranks_is_read_or_refused(tmp_path, config, reason):
     (tmp_path / "tokenizer.tiktoken").write_bytes(RANKS)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(PenstockError, match=reason):
+    with pytest.raises(MillstreamError, match=reason):
         load_tokenizer(tmp_path).encode(np.frombuffer(b"a b", np.uint8), np.array([0, 3]))

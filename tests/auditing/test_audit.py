@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.auditing import RunShape, audit
-from penstock.errors import UsageError, VerificationError
-from penstock.order.order import Order
+import millstream
+from millstream.auditing import RunShape, audit
+from millstream.errors import UsageError, VerificationError
+from millstream.order.order import Order
 
 
 @pytest.mark.slow
@@ -21,13 +21,13 @@ def test_every_sample_is_served_once_through_any_changes(changes, tail, num_samp
     steps = [RunShape(step=0, ranks=2, batch_size=3)]
     for gap, ranks, batch_size in changes:
         steps.append(RunShape(step=steps[-1].step + gap, ranks=ranks, batch_size=batch_size))
-    report = audit(penstock.make_order(True, num_samples, 1), steps, epochs=3, tail=tail)
+    report = audit(millstream.make_order(True, num_samples, 1), steps, epochs=3, tail=tail)
     assert [epoch.served for epoch in report.epochs] == [num_samples] * 3
 
 
 def test_what_the_plan_drops_is_counted():
     report = audit(
-        penstock.make_order(True, 100, 0), [RunShape(step=0, ranks=3, batch_size=4)], epochs=2
+        millstream.make_order(True, 100, 0), [RunShape(step=0, ranks=3, batch_size=4)], epochs=2
     )
     assert [(epoch.served, epoch.dropped) for epoch in report.epochs] == [(96, 4), (96, 4)]
     assert report.num_steps == 16
@@ -49,4 +49,4 @@ def test_an_order_that_repeats_a_sample_does_not_pass():
 
 def test_changes_must_start_at_the_start():
     with pytest.raises(UsageError, match="start at step 0"):
-        audit(penstock.make_order(True, 100, 0), [RunShape(step=3, ranks=2, batch_size=5)])
+        audit(millstream.make_order(True, 100, 0), [RunShape(step=3, ranks=2, batch_size=5)])

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-import penstock
-from penstock.auditing import mixtures as auditing
-from penstock.errors import UsageError, VerificationError
+import millstream
+from millstream.auditing import mixtures as auditing
+from millstream.errors import UsageError, VerificationError
 from tests.helpers.mixtures import windows_of
 
 SIZES = {"web": 300, "code": 90, "math": 20}
 SHAPES = [
-    [penstock.RunShape(step=0, ranks=1, batch_size=8)],
-    [penstock.RunShape(step=0, ranks=3, batch_size=5)],
+    [millstream.RunShape(step=0, ranks=1, batch_size=8)],
+    [millstream.RunShape(step=0, ranks=3, batch_size=5)],
     [
-        penstock.RunShape(step=0, ranks=2, batch_size=4),
-        penstock.RunShape(step=7, ranks=5, batch_size=1),
-        penstock.RunShape(step=9, ranks=2, batch_size=3, global_batch_size=20),
+        millstream.RunShape(step=0, ranks=2, batch_size=4),
+        millstream.RunShape(step=7, ranks=5, batch_size=1),
+        millstream.RunShape(step=9, ranks=2, batch_size=3, global_batch_size=20),
     ],
 ]
 
@@ -27,14 +27,14 @@ def views(tmp_path_factory):
 
 def mixture_of(views, **options):
     weights = {"web": 5, "code": 3, "math": 1}
-    return penstock.mix({name: (views[name], weights[name]) for name in views}, **options)
+    return millstream.mix({name: (views[name], weights[name]) for name in views}, **options)
 
 
 @pytest.mark.parametrize("shape", range(3))
 @pytest.mark.parametrize("tail", ["drop", "keep", "wrap"])
 def test_a_run_on_any_ranks_is_exact(views, shape, tail):
     mixture = mixture_of(views)
-    report = penstock.audit_mixture(mixture, SHAPES[shape], epochs=3, tail=tail)
+    report = millstream.audit_mixture(mixture, SHAPES[shape], epochs=3, tail=tail)
     described = mixture.describe(3 * len(mixture))
     assert report.num_positions == 3 * len(mixture) == described.positions
     assert [source.served for source in report.sources] == [
@@ -49,31 +49,31 @@ def test_a_run_on_any_ranks_is_exact(views, shape, tail):
 
 
 def test_changes_and_sources_that_run_out_are_within_the_bound_too(views):
-    limited = penstock.MixtureSource(views["math"], 1, max_epochs=2)
-    mixture = penstock.mix(
+    limited = millstream.MixtureSource(views["math"], 1, max_epochs=2)
+    mixture = millstream.mix(
         {"web": (views["web"], 5), "math": limited}, when_exhausted="redistribute"
     )
     mixture = mixture.change(100, {"web": 1, "math": 3}, over=50)
     mixture = mixture.change(900, {"web": 2}, sources={"code": (views["code"], 1)})
-    report = penstock.audit_mixture(mixture, SHAPES[1], epochs=4, tail="keep")
+    report = millstream.audit_mixture(mixture, SHAPES[1], epochs=4, tail="keep")
     (math,) = [source for source in report.sources if source.name == "math"]
     assert (math.served, math.epochs) == (40, 2)
     assert all(source.largest_error < report.bound for source in report.sources)
 
 
 def test_a_mixture_that_ends_is_walked_to_its_end(views):
-    limited = penstock.MixtureSource(views["code"], 1, max_epochs=1)
-    mixture = penstock.mix({"web": (views["web"], 1), "code": limited})
-    report = penstock.audit_mixture(mixture, SHAPES[0], tail="keep")
+    limited = millstream.MixtureSource(views["code"], 1, max_epochs=1)
+    mixture = millstream.mix({"web": (views["web"], 1), "code": limited})
+    report = millstream.audit_mixture(mixture, SHAPES[0], tail="keep")
     assert report.num_positions == mixture.order.end
     assert report.sources[1].served == 90
     with pytest.raises(UsageError, match="it has one epoch"):
-        penstock.audit_mixture(mixture, SHAPES[0], epochs=2)
+        millstream.audit_mixture(mixture, SHAPES[0], epochs=2)
 
 
 def test_progress_is_reported(views):
     seen = []
-    penstock.audit_mixture(mixture_of(views), SHAPES[0], progress=seen.append)
+    millstream.audit_mixture(mixture_of(views), SHAPES[0], progress=seen.append)
     assert seen[-1].done == seen[-1].total == 2 * 410
 
 
@@ -104,7 +104,7 @@ def test_a_sample_that_is_skipped_or_repeated_is_found(views):
     (source,), (number,) = (each.tolist() for each in mixture.order.numbers_at([200]))
     for wrong in (number + 1, number - 1):
         with pytest.raises(VerificationError, match=r"skips or repeats samples of its order"):
-            penstock.audit_mixture(lying(views, {200: (source, wrong)}), SHAPES[0])
+            millstream.audit_mixture(lying(views, {200: (source, wrong)}), SHAPES[0])
 
 
 def test_shares_that_are_off_are_found(views):
@@ -119,7 +119,7 @@ def test_shares_that_are_off_are_found(views):
     samples = numbers % np.array(list(SIZES.values()))[sources]
     wrong.order.locate = lambda wanted: (sources[wanted], samples[wanted])
     with pytest.raises(VerificationError, match=r"source '\w+' was .* samples off its share"):
-        penstock.audit_mixture(wrong, SHAPES[0])
+        millstream.audit_mixture(wrong, SHAPES[0])
 
 
 def test_a_sample_that_comes_twice_in_an_epoch_of_its_source_is_found(views):
@@ -129,35 +129,35 @@ def test_a_sample_that_comes_twice_in_an_epoch_of_its_source_is_found(views):
     with pytest.raises(
         VerificationError, match=r"source '\w+': sample 0 came twice in its epoch 0"
     ):
-        penstock.audit_mixture(wrong, SHAPES[0])
+        millstream.audit_mixture(wrong, SHAPES[0])
 
 
 def test_large_mixtures_are_walked_in_chunks(views, monkeypatch):
     monkeypatch.setattr(auditing, "_CHUNK", 64)
-    small_chunks = penstock.audit_mixture(mixture_of(views), SHAPES[2], epochs=2)
+    small_chunks = millstream.audit_mixture(mixture_of(views), SHAPES[2], epochs=2)
     monkeypatch.undo()
-    assert penstock.audit_mixture(mixture_of(views), SHAPES[2], epochs=2) == small_chunks
+    assert millstream.audit_mixture(mixture_of(views), SHAPES[2], epochs=2) == small_chunks
 
 
 @pytest.mark.parametrize(
     ("shapes", "options"),
     [
         ([], {}),
-        ([penstock.RunShape(step=1, ranks=1, batch_size=1)], {}),
+        ([millstream.RunShape(step=1, ranks=1, batch_size=1)], {}),
         (SHAPES[0], {"epochs": 0}),
         (SHAPES[0], {"tail": "cut"}),
-        ([penstock.RunShape(step=0, ranks=0, batch_size=1)], {}),
-        ([penstock.RunShape(step=0, ranks=1000, batch_size=1)], {}),
+        ([millstream.RunShape(step=0, ranks=0, batch_size=1)], {}),
+        ([millstream.RunShape(step=0, ranks=1000, batch_size=1)], {}),
     ],
 )
 def test_runs_that_cannot_be_walked_are_refused(views, shapes, options):
     with pytest.raises(UsageError, match=r"\w"):
-        penstock.audit_mixture(mixture_of(views), shapes, **options)
+        millstream.audit_mixture(mixture_of(views), shapes, **options)
 
 
 def test_orders_and_mixtures_are_not_mistaken_for_each_other(views):
     """The samples of a mixture come again in an epoch of it, which is not an error."""
     with pytest.raises(UsageError, match=r"for mixtures use audit_mixture"):
-        penstock.audit(mixture_of(views).order, SHAPES[0])
+        millstream.audit(mixture_of(views).order, SHAPES[0])
     with pytest.raises(UsageError, match=r"for views use audit"):
-        penstock.audit_mixture(views["web"], SHAPES[0])
+        millstream.audit_mixture(views["web"], SHAPES[0])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.auditing.proofs import mark_once
+from millstream.auditing.proofs import mark_once
 
 pytestmark = pytest.mark.kernels
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import penstock
-from penstock.auditing.tokens import audit_tokens
-from penstock.errors import VerificationError
+import millstream
+from millstream.auditing.tokens import audit_tokens
+from millstream.errors import VerificationError
 from tests.helpers.numbered_documents import write_numbered
 
 LENGTHS = [5, 3, 9, 0, 3, 7, 1, 12, 4, 6]
@@ -14,7 +14,7 @@ LENGTHS = [5, 3, 9, 0, 3, 7, 1, 12, 4, 6]
 @pytest.fixture
 def corpus(tmp_path):
     write_numbered(tmp_path / "data", LENGTHS, shard_bytes=64)
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
 @pytest.mark.parametrize(

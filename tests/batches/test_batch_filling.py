@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_reader import BatchReader, ReaderMemory
-from penstock.batches.view_state import ViewKind
-from penstock.read.files import FaultCode, FileKind
+from millstream.batches.batch_reader import BatchReader, ReaderMemory
+from millstream.batches.view_state import ViewKind
+from millstream.read.files import FaultCode, FileKind
 from tests.helpers.kernel_inputs import array, token_layout, view_state, write_files
 
 pytestmark = pytest.mark.kernels

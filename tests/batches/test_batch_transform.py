@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import penstock
-from penstock.batches.batch_transform import BatchTransform
-from penstock.errors import UsageError
+import millstream
+from millstream.batches.batch_transform import BatchTransform
+from millstream.errors import UsageError
 from tests.helpers.datasets import write_dataset
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_called_with_a_batch_is_refused_at_once(data, function):
     with pytest.raises(UsageError, match="transform"):
         data.windows(4, transform=function)
     with pytest.raises(UsageError, match="transform"):
-        penstock.mix({"a": (data.windows(4), 1)}, transform=function)
+        millstream.mix({"a": (data.windows(4), 1)}, transform=function)
 
 
 async def awaited(batch):
@@ -85,7 +85,7 @@ def test_what_returns_no_batch_when_called_is_refused(data, function):
 def test_a_value_that_is_bound_to_positions_stays(data):
     view = data.windows(4, transform=functools.partial(bound, positions=7))
     assert view[0] == 7
-    assert next(iter(penstock.Loader(view, 2))) == 7
+    assert next(iter(millstream.Loader(view, 2))) == 7
 
 
 def bound(batch, positions):
@@ -141,7 +141,7 @@ def test_a_mixture_reads_transformed_batches_at_their_positions(data):
     def keep(batch, positions):
         return positions.tolist(), batch["source_ids"].tolist()
 
-    mixture = penstock.mix({"a": (data.windows(4), 1), "b": (data.packed(4), 1)})
+    mixture = millstream.mix({"a": (data.windows(4), 1), "b": (data.packed(4), 1)})
     transformed = mixture.with_transform(keep)
     sources, _ = mixture.locate([5, 0, 5])
     assert transformed.read([5, 0, 5]) == ([5, 0, 5], sources.tolist())
@@ -162,9 +162,9 @@ def test_a_mixture_reads_transformed_batches_at_their_positions(data):
 def test_a_transform_of_a_source_is_refused_with_the_remedy(data):
     view = data.windows(4, transform=lambda batch: batch)
     with pytest.raises(
-        UsageError, match=r"source 'a' has a transform.*penstock.mix\(…, transform="
+        UsageError, match=r"source 'a' has a transform.*millstream.mix\(…, transform="
     ):
-        penstock.mix({"a": (view, 1)})
+        millstream.mix({"a": (view, 1)})
 
 
 def test_a_mixture_from_a_file_takes_a_transform(data, tmp_path):
@@ -172,5 +172,5 @@ def test_a_mixture_from_a_file_takes_a_transform(data, tmp_path):
     file.write_text(
         '{"sources": {"a": {"data": "d", "weight": 1, "view": "windows", "seq_len": 4}}}'
     )
-    mixture = penstock.mix(file, transform=lambda batch: batch["input_ids"].shape)
+    mixture = millstream.mix(file, transform=lambda batch: batch["input_ids"].shape)
     assert mixture.read([0, 1]) == (2, 4)

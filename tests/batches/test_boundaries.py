@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
+import millstream
+from millstream.errors import UsageError
 from tests.helpers import paths
 
 ACCESS = ["pread", "mmap"]
@@ -31,10 +31,10 @@ def written(directories, *, access="pread", shard_bytes=1, **options):
         paths = []
         for number, documents in enumerate(directories):
             paths.append(f"{root}/{number}")
-            with penstock.Writer(paths[-1], shard_bytes=shard_bytes, **options) as writer:
+            with millstream.Writer(paths[-1], shard_bytes=shard_bytes, **options) as writer:
                 for document in documents:
                     writer.append(document)
-        yield penstock.open(paths, access=access)
+        yield millstream.open(paths, access=access)
 
 
 def numbered(lengths_of):
@@ -173,7 +173,7 @@ def test_loaders_hand_out_the_same_boundaries(
         view = data.windows(seq_len, mask_ends=mask_ends, extras=EXTRAS)
         if not len(view):
             return
-        with penstock.Loader(view, batch_size, **options) as loader:
+        with millstream.Loader(view, batch_size, **options) as loader:
             for batch in loader:
                 samples = loader.samples()
                 rows = window_rows(range(len(pieces)), pieces, samples, seq_len, overlap=True)
@@ -340,7 +340,7 @@ def test_ends_by_token_and_by_document_agree_where_every_document_has_one(
             return
         by_token = data.windows(seq_len, eos_id=eos_id, **options)
         samples = range(len(by_document))
-        penstock.testing.assert_same(
+        millstream.testing.assert_same(
             by_token.read(samples, dtype=dtype), by_document.read(samples, dtype=dtype)
         )
 
@@ -380,10 +380,10 @@ def golden_data(golden, tmp_path_factory):
     assert tokens.tolist() == golden["tokens"]
     assert ends.tolist() == np.cumsum(golden["lengths"]).tolist()
     path = tmp_path_factory.mktemp("golden") / "d"
-    with penstock.Writer(path, vocab_size=1 << 16, shard_bytes=500) as writer:
+    with millstream.Writer(path, vocab_size=1 << 16, shard_bytes=500) as writer:
         for document in np.split(tokens, ends[:-1].astype(np.int64)):
             writer.append(document)
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 @pytest.mark.parametrize("dtype", [None, "int64"])
@@ -434,8 +434,8 @@ def test_static_shapes_differ_in_the_end_of_cu_seqlens_alone(
         lengths, longest = set(), set()
         options = {"output": output, "prefetch": 0}
         with (
-            penstock.Loader(usual, batch_size, **options) as one,
-            penstock.Loader(static, batch_size, **options) as other,
+            millstream.Loader(usual, batch_size, **options) as one,
+            millstream.Loader(static, batch_size, **options) as other,
         ):
             for expected, batch in zip(one, other, strict=True):
                 real, padded = expected.pop("cu_seqlens"), batch.pop("cu_seqlens")
@@ -446,7 +446,7 @@ def test_static_shapes_differ_in_the_end_of_cu_seqlens_alone(
                 assert expected.pop("max_seqlen") <= batch["max_seqlen"] <= seq_len
                 longest.add(batch.pop("max_seqlen"))
                 lengths.add(len(padded))
-                penstock.testing.assert_same(batch, expected)
+                millstream.testing.assert_same(batch, expected)
         assert len(lengths) == len(longest) == 1
 
 
@@ -471,14 +471,14 @@ def write_large(path, lengths):
         "files": {suffix: {"bytes": n, "xxh3": "0" * 16} for suffix, n in files.items()},
     }
     manifest = {
-        "format": "penstock-stream",
+        "format": "millstream-stream",
         "version": 1,
         "fields": [["token", "|u1"]],
         "vocab_size": None,
         "tokenizer": {},
         "shards": [shard],
     }
-    (path / "penstock.json").write_text(json.dumps(manifest))
+    (path / "millstream.json").write_text(json.dumps(manifest))
     return path, offsets.astype(np.int64)
 
 
@@ -509,7 +509,7 @@ def skewed(kind, count):
 )
 def test_any_window_of_300_000_documents_finds_its_own(tmp_path, kind, access):
     path, offsets = write_large(tmp_path / "d", skewed(kind, 300_000))
-    data = penstock.open(path, access=access)
+    data = millstream.open(path, access=access)
     seq_len = 97
     view = data.windows(seq_len, extras=("document_ids", "position_ids", "cu_seqlens"))
     random = np.random.default_rng(1)
@@ -525,7 +525,7 @@ def test_any_window_of_300_000_documents_finds_its_own(tmp_path, kind, access):
     np.testing.assert_array_equal(batch["position_ids"], records - first)
     boundaries = np.flatnonzero(batch["position_ids"].reshape(-1) == 0)
     assert batch["cu_seqlens"].tolist() == [*boundaries.tolist(), samples.size * seq_len]
-    with penstock.Loader(view, 64, output="numpy", endless=True) as loader:
+    with millstream.Loader(view, 64, output="numpy", endless=True) as loader:
         for _, found in zip(range(20), loader, strict=False):
             records = loader.samples()[:, None] * seq_len + np.arange(seq_len)
             expected = np.searchsorted(offsets, records, side="right") - 1
@@ -543,7 +543,7 @@ def test_finding_a_document_takes_few_reads_whatever_the_lengths(tmp_path):
         pytest.skip("the system does not count reads")
     for kind in ("pareto", "long ones first", "one long one", "mostly empty"):
         path, _ = write_large(tmp_path / kind, skewed(kind, 300_000))
-        view = penstock.open(path).windows(97, extras="document_ids")
+        view = millstream.open(path).windows(97, extras="document_ids")
         samples = np.random.default_rng(2).integers(0, len(view), 200)
         view.read(samples[:1])
         before = reads()
@@ -560,8 +560,8 @@ def test_loaders_with_boundaries_resume_exactly(data):
         data.packed(64, extras=EXTRAS),
         data.documents(100, extras=EXTRAS, pad_to=8, overflow="split"),
     ):
-        penstock.testing.assert_resumes_exactly(
-            lambda view=view: penstock.Loader(view, 3, seed=1, tail="keep"), steps=8
+        millstream.testing.assert_resumes_exactly(
+            lambda view=view: millstream.Loader(view, 3, seed=1, tail="keep"), steps=8
         )
 
 
@@ -571,20 +571,20 @@ def test_ranks_share_rows_with_boundaries_exactly_or_it_is_said_why_not(data):
         view = data.windows(50, extras=extras)
 
         def make(rank, ranks, batch_size, view=view):
-            return penstock.Loader(view, batch_size, rank=rank, ranks=ranks, output="numpy")
+            return millstream.Loader(view, batch_size, rank=rank, ranks=ranks, output="numpy")
 
         splits = [(1, 4), (2, 2)]
         if "cu_seqlens" not in extras:
-            penstock.testing.assert_ranks_share_exactly(make, splits=splits)
+            millstream.testing.assert_ranks_share_exactly(make, splits=splits)
         else:
-            with contextlib.suppress(penstock.PenstockError):
-                penstock.testing.assert_ranks_share_exactly(make, splits=splits)
+            with contextlib.suppress(millstream.MillstreamError):
+                millstream.testing.assert_ranks_share_exactly(make, splits=splits)
 
 
 def test_the_state_does_not_depend_on_extras(data):
     states = []
     for options in ({}, {"extras": EXTRAS}, {"mask_ends": True}, {"eos_id": 3}):
-        states.append(penstock.Loader(data.windows(50, **options), 3).state_dict())
+        states.append(millstream.Loader(data.windows(50, **options), 3).state_dict())
     assert all(state == states[0] for state in states)
 
 
@@ -595,6 +595,6 @@ def test_an_extra_that_does_not_exist_is_named(data):
 
 def test_more_tokens_than_cu_seqlens_can_count_are_refused(tmp_path):
     path, _ = write_large(tmp_path / "d", [1 << 30, 1 << 31])
-    view = penstock.open(path).windows(1 << 29, extras="cu_seqlens")
+    view = millstream.open(path).windows(1 << 29, extras="cu_seqlens")
     with pytest.raises(UsageError, match="cu_seqlens is int32"):
-        penstock.Loader(view, 4)
+        millstream.Loader(view, 4)

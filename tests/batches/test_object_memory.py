@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.batches.object_memory import ObjectMemory, ObjectPool
+from millstream.batches.object_memory import ObjectMemory, ObjectPool
 
 pytestmark = pytest.mark.kernels
 

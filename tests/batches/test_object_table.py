@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from penstock.batches.batch_reader import BatchReader, ReaderMemory
-from penstock.batches.layout import BatchLayout
-from penstock.batches.object_table import ObjectTable
-from penstock.batches.view_state import ViewKind
-from penstock.formats.shard import OBJECT_FIELDS
-from penstock.metadata.span_groups import SpanTable
-from penstock.read.files import FaultCode
+from millstream.batches.batch_reader import BatchReader, ReaderMemory
+from millstream.batches.layout import BatchLayout
+from millstream.batches.object_table import ObjectTable
+from millstream.batches.view_state import ViewKind
+from millstream.formats.shard import OBJECT_FIELDS
+from millstream.metadata.span_groups import SpanTable
+from millstream.read.files import FaultCode
 from tests.helpers.kernel_inputs import open_files, view_state
 
 pytestmark = pytest.mark.kernels

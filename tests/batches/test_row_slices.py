@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.batches.row_slice import RowSlice
-from penstock.errors import MissingDataError, UsageError
+import millstream
+from millstream.batches.row_slice import RowSlice
+from millstream.errors import MissingDataError, UsageError
 from tests.helpers.metadata_by_hand import MEMORY
 from tests.helpers.row_slices import check_slices, read_slices
 
@@ -31,7 +31,7 @@ def written(lengths, *, has_fields=False, has_metadata=False, access="pread", sh
     fields = [("token", "<u2"), ("loss_mask", "u1"), ("vector", "<f4", (2,))]
     first = 100
     with tempfile.TemporaryDirectory(dir=MEMORY) as root:
-        with penstock.Writer(
+        with millstream.Writer(
             f"{root}/data",
             shard_bytes=shard_bytes,
             metadata=bytes if has_metadata else None,
@@ -50,7 +50,7 @@ def written(lengths, *, has_fields=False, has_metadata=False, access="pread", sh
                 writer.append(
                     columns if has_fields else tokens, **({"spans": spans} if has_metadata else {})
                 )
-        yield penstock.open(f"{root}/data", access=access)
+        yield millstream.open(f"{root}/data", access=access)
 
 
 @st.composite
@@ -167,8 +167,8 @@ def test_a_slice_is_one_of_its_parts(part, parts):
 
 def test_records_may_have_position_ids_of_their_own(tmp_path):
     fields = [("token", "<u2"), ("position_ids", "<u2")]
-    with penstock.Writer(tmp_path / "data", fields=fields) as writer:
+    with millstream.Writer(tmp_path / "data", fields=fields) as writer:
         writer.append({"token": np.arange(20), "position_ids": np.arange(20) * 3})
-    view = penstock.open(tmp_path / "data").windows(4)
+    view = millstream.open(tmp_path / "data").windows(4)
     batch = read_slices(view, [1], RowSlice(part=1, parts=2, layout="contiguous"))
     assert batch["position_ids"].tolist() == [[18, 21]]

@@ -1,13 +1,13 @@
-"""`penstock tokenize` with conversations, as a newcomer meets it."""
+"""`millstream tokenize` with conversations, as a newcomer meets it."""
 
 import json
 import sys
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.text.chats import template
+import millstream
+from millstream.cli import main
+from millstream.text.chats import template
 from tests.helpers.chat_rows import ROWS, said, write_rows, write_tokenizer
 from tests.helpers.chat_templates import TEMPLATES
 
@@ -33,7 +33,7 @@ def run(command, capsys):
 
 
 def text_of(number=0):
-    data = penstock.open("out")
+    data = millstream.open("out")
     return data.tokenizer.decode(data.document(number)["token"])
 
 
@@ -61,7 +61,7 @@ def test_options_reach_the_chat(capsys):
     command = "pairs.jsonl --prompt p --chosen c --rejected r --tokenizer model --loss-on all"
     assert run(f"{command} --chat-template chat.jinja", capsys)[0] == 0
     assert text_of(1) == "### Instruction:\n2+2?\n\n\n### Response:\n5</s>\n\n\n"
-    assert penstock.open("out").document(1)["loss_mask"].all()
+    assert millstream.open("out").document(1)["loss_mask"].all()
 
 
 @pytest.mark.usefixtures("place")
@@ -121,7 +121,7 @@ def test_mistakes_are_explained_in_a_line(capsys, command, expected):
     code, printed = run(command, capsys)
     assert code == 1
     assert len(printed.splitlines()) == 1
-    assert printed.startswith("penstock tokenize: ")
+    assert printed.startswith("millstream tokenize: ")
     for part in expected:
         assert part in printed
 
@@ -148,8 +148,8 @@ def test_jinja_is_asked_for(capsys, monkeypatch, version):
     code, printed = run("chats.jsonl --messages messages --chat-template model", capsys)
     template.jinja2.cache_clear()
     assert code == 1
-    how = "pip install 'penstock[text]'" if version is None else "pip install -U jinja2"
-    assert printed.startswith("penstock tokenize: ")
+    how = "pip install 'millstream[text]'" if version is None else "pip install -U jinja2"
+    assert printed.startswith("millstream tokenize: ")
     assert how in printed
 
 

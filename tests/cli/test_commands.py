@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import penstock
-from penstock.cli import main
+import millstream
+from millstream.cli import main
 from tests.helpers.datasets import write_dataset
 
 
@@ -22,7 +22,7 @@ def path(tmp_path, tokens):
 @pytest.mark.process
 def test_help_shows_examples_and_imports_nothing_heavy():
     program = (
-        "import sys; from penstock.cli import main\n"
+        "import sys; from millstream.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'torch', 'rich', 'pyarrow'} & set(sys.modules)\n"
@@ -31,7 +31,7 @@ def test_help_shows_examples_and_imports_nothing_heavy():
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert "penstock audit data/fineweb" in result.stdout
+    assert "millstream audit data/fineweb" in result.stdout
 
 
 def test_pack_prints_a_path_that_can_be_copied(path, capsys, monkeypatch):
@@ -212,7 +212,7 @@ def test_a_users_mistake_is_one_line_and_no_traceback(path, capsys, arguments, w
     ],
 )
 def test_commands_with_wrong_arguments_leave_nothing(tmp_path, out, command):
-    with penstock.Writer(tmp_path / "source", vocab_size=99) as writer:
+    with millstream.Writer(tmp_path / "source", vocab_size=99) as writer:
         writer.append([1, 2, 3])
     (tmp_path / "text.txt").write_text("one\n")
     names = {"OUT": out, "SOURCE": tmp_path / "source", "TEXT": tmp_path / "text.txt"}
@@ -225,7 +225,7 @@ def test_commands_with_wrong_arguments_leave_nothing(tmp_path, out, command):
 
 def test_verify_checks_several_datasets_one_by_one(tmp_path, capsys):
     for name, fields in (("a", None), ("b", [("token", "<u4"), ("concept", "<u2")])):
-        with penstock.Writer(
+        with millstream.Writer(
             tmp_path / name, vocab_size=None if fields else 9, fields=fields
         ) as writer:
             tokens = np.arange(5)

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from penstock.cli import _COMMANDS, main
+from millstream.cli import _COMMANDS, main
 
 
 def help_texts(command, monkeypatch):
@@ -27,4 +27,4 @@ def test_every_option_is_explained_in_one_style(command, monkeypatch, capsys):
     texts = help_texts(command, monkeypatch)
     assert len(texts) > 1
     assert {k: v for k, v in texts.items() if not v or v[0].islower() or v[-1] == "."} == {}
-    assert capsys.readouterr().out.startswith(f"usage: penstock {command}")
+    assert capsys.readouterr().out.startswith(f"usage: millstream {command}")

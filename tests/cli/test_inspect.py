@@ -1,12 +1,12 @@
-"""`penstock inspect`: datasets, rows and their text."""
+"""`millstream inspect`: datasets, rows and their text."""
 
 import re
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
+import millstream
+from millstream.cli import main
+from millstream.text.tokenizers.byte_tokenizer import ByteTokenizer
 from tests.helpers.datasets import write_dataset
 
 
@@ -24,15 +24,15 @@ def shown(capsys):
 @pytest.fixture
 def stored(tmp_path):
     """A dataset of texts, with its tokenizer."""
-    texts = penstock.Source.from_documents(
+    texts = millstream.Source.from_documents(
         ["the cat\x1b[31m\tsat\u202e", "日本語 C:\\temp", "x" * 500]
     )
-    penstock.tokenize(texts, "bytes", tmp_path / "data", workers=1)
+    millstream.tokenize(texts, "bytes", tmp_path / "data", workers=1)
     return tmp_path / "data"
 
 
 def write_tokens(directory, tokens, **options):
-    with penstock.Writer(directory, vocab_size=300, **options) as writer:
+    with millstream.Writer(directory, vocab_size=300, **options) as writer:
         writer.append(tokens)
     return directory
 
@@ -87,7 +87,7 @@ def test_tokens_without_a_label_are_dim_and_special_ones_coloured(tmp_path, show
     monkeypatch.setenv("FORCE_COLOR", "1")
     fields = [("token", "<u2"), ("loss_mask", "u1")]
     tokens, mask = [*b"question? answer", ByteTokenizer.eos_id], [0] * 10 + [1] * 7
-    with penstock.Writer(tmp_path / "masked", fields=fields) as writer:
+    with millstream.Writer(tmp_path / "masked", fields=fields) as writer:
         writer.append({"token": tokens, "loss_mask": mask})
     out = shown(tmp_path / "masked", "--view", "packed", "--seq-len", "17", "--tokenizer", "bytes")
     assert "q\x1b[2muestion? \x1b[0manswer\x1b[1;36m<|endoftext|>\x1b[0m" in out
@@ -95,7 +95,7 @@ def test_tokens_without_a_label_are_dim_and_special_ones_coloured(tmp_path, show
 
 def test_a_field_that_cannot_be_a_loss_mask_is_only_shown(tmp_path, shown):
     fields = [("token", "<u2"), ("loss_mask", "<f4")]
-    with penstock.Writer(tmp_path / "weights", fields=fields) as writer:
+    with millstream.Writer(tmp_path / "weights", fields=fields) as writer:
         writer.append({"token": [1, 2, 3], "loss_mask": [0.5, 1, 0]})
     assert "loss_mask: [0.5, 1.0]" in shown(tmp_path / "weights", "--seq-len", "2")
 
@@ -124,7 +124,7 @@ def test_inspect_shows_bytes_as_text(tmp_path, capsys):
 
 def test_inspect_shows_packed_rows_with_documents_positions_fields_and_metadata(tmp_path, capsys):
     fields = [("token", "<u2"), ("train", "<u1")]
-    with penstock.Writer(tmp_path / "d", fields=fields, metadata=str.encode) as writer:
+    with millstream.Writer(tmp_path / "d", fields=fields, metadata=str.encode) as writer:
         for text in (b"first", b"second one"):
             columns = {"token": list(text), "train": [1] * len(text)}
             writer.append(columns, spans=[(1, 3, f"of {text[0]}")])

@@ -1,4 +1,4 @@
-"""`penstock audit`, `inspect` and `bench` of mixtures in files."""
+"""`millstream audit`, `inspect` and `bench` of mixtures in files."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from penstock.cli import main
+from millstream.cli import main
 from tests.helpers.datasets import write_dataset
 
 MIXTURE = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.cli import main
+from millstream.cli import main
 from tests.helpers.objects import write_objects
 
 

@@ -5,12 +5,12 @@ import os
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.converting import convert
-from penstock.errors import DatasetExistsError
-from penstock.text.repacking import repack
-from penstock.text.sources import Source
+import millstream
+from millstream.cli import main
+from millstream.converting import convert
+from millstream.errors import DatasetExistsError
+from millstream.text.repacking import repack
+from millstream.text.sources import Source
 
 
 def state_of(directory):
@@ -20,10 +20,10 @@ def state_of(directory):
 
 
 def dataset(path, documents=((1, 2, 3), (4, 5))):
-    with penstock.Writer(path, vocab_size=100) as writer:
+    with millstream.Writer(path, vocab_size=100) as writer:
         for document in documents:
             writer.append(document)
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 @pytest.fixture
@@ -72,18 +72,18 @@ def test_what_was_noted_is_not_taken_for_data(tmp_path, lines):
     everything = sorted((tmp_path / "out").iterdir())
     assert Source(everything).files == tuple(map(str, report.files))
     assert Source(tmp_path / "out").files == tuple(map(str, report.files))
-    with pytest.raises(penstock.errors.MissingDataError, match="not a file of text"):
+    with pytest.raises(millstream.errors.MissingDataError, match="not a file of text"):
         Source(tmp_path / "out" / ".finished.json")
     convert(dataset(tmp_path / "in"), tmp_path / "flat", "flat")
-    assert penstock.open(sorted((tmp_path / "flat").iterdir())).num_records == 5
+    assert millstream.open(sorted((tmp_path / "flat").iterdir())).num_records == 5
 
 
-@pytest.mark.parametrize("options", [{"to": "flat"}, {"to": "penstock", "shard_bytes": 2}])
+@pytest.mark.parametrize("options", [{"to": "flat"}, {"to": "millstream", "shard_bytes": 2}])
 def test_a_finished_convert_says_so_and_writes_nothing(tmp_path, options):
     data, out = dataset(tmp_path / "in"), tmp_path / "out"
     first = convert(data, out, **options)
     before = state_of(out)
-    again = convert(penstock.open(tmp_path / "in"), out, **options)
+    again = convert(millstream.open(tmp_path / "in"), out, **options)
     assert (again.was_finished, first.was_finished) == (True, False)
     assert (again.files, again.size_bytes, again.lost) == (
         first.files,
@@ -148,11 +148,11 @@ def test_what_was_finished_and_is_harmed_is_not_called_done(tmp_path, lines):
 
 @pytest.mark.parametrize(
     ("to", "name"),
-    [("penstock", "penstock.json"), ("megatron", "files.json")],
+    [("millstream", "millstream.json"), ("megatron", "files.json")],
 )
 def test_a_finished_convert_without_its_manifest_is_not_called_done(tmp_path, lines, to, name):
-    penstock.tokenize(lines, "bytes", tmp_path / "in")
-    data, out = penstock.open(tmp_path / "in"), tmp_path / "out"
+    millstream.tokenize(lines, "bytes", tmp_path / "in")
+    data, out = millstream.open(tmp_path / "in"), tmp_path / "out"
     convert(data, out, to)
     (out / name).unlink()
     with pytest.raises(DatasetExistsError, match=f"{name}: missing, or changed"):
@@ -164,14 +164,14 @@ def test_a_plan_or_report_that_is_a_pipe_does_not_block(tmp_path, lines):
         out = tmp_path / name
         out.mkdir()
         os.mkfifo(out / name)
-        with pytest.raises(penstock.errors.PenstockError):
-            penstock.tokenize(lines, "bytes", out)
+        with pytest.raises(millstream.errors.MillstreamError):
+            millstream.tokenize(lines, "bytes", out)
 
 
 def test_a_run_killed_before_its_marks_went_is_finished(tmp_path, lines):
     out = tmp_path / "out"
     first = repack(lines, out)
-    marks = ["tasks/00000.json", "unshuffled/penstock.json", "unfinished.json"]
+    marks = ["tasks/00000.json", "unshuffled/millstream.json", "unfinished.json"]
     while marks:
         for name in marks:
             (out / name).parent.mkdir(exist_ok=True)
@@ -184,10 +184,10 @@ def test_a_run_killed_before_its_marks_went_is_finished(tmp_path, lines):
 
 def test_a_tokenize_killed_before_its_plan_went_is_finished(tmp_path, lines):
     out = tmp_path / "out"
-    penstock.tokenize(lines, "bytes", out, task=(0, 1))
+    millstream.tokenize(lines, "bytes", out, task=(0, 1))
     plan = (out / "plan.json").read_bytes()
-    report = penstock.finish(out)
-    for again in (penstock.finish, lambda out: penstock.tokenize(lines, "bytes", out)):
+    report = millstream.finish(out)
+    for again in (millstream.finish, lambda out: millstream.tokenize(lines, "bytes", out)):
         (out / "plan.json").write_bytes(plan)
         assert again(out) == report
         assert not [*out.glob("plan.json"), *out.glob("tasks")]
@@ -206,7 +206,7 @@ def test_a_folder_called_tasks_of_somebody_else_is_kept(tmp_path, lines, options
 def test_bad_rows_may_be_skipped_by_the_call_that_goes_on(tmp_path):
     rows = ['{"text": "%s"}' % ("x" * 100)] * 50 + ["{broken"]
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
-    with pytest.raises(penstock.errors.FormatError, match="bad_rows='skip'"):
+    with pytest.raises(millstream.errors.FormatError, match="bad_rows='skip'"):
         repack(tmp_path / "a.jsonl", tmp_path / "out", shard_chars=1000, workers=1)
     assert list((tmp_path / "out" / "tasks").glob("*.json"))
     source = Source(tmp_path / "a.jsonl", bad_rows="skip")
@@ -222,7 +222,7 @@ def test_a_finished_tokenize_says_so_and_writes_nothing(tmp_path, lines, capsys)
     before = state_of(out)
     assert main(command) == 0
     assert "already complete; nothing was written" in capsys.readouterr().out
-    assert penstock.tokenize(lines, "bytes", out).was_finished
+    assert millstream.tokenize(lines, "bytes", out).was_finished
     assert state_of(out) == before
 
 
@@ -238,12 +238,12 @@ def test_the_output_may_lie_inside_the_source(lines, command, capsys):
     assert main(arguments) == 0
     captured = capsys.readouterr()
     assert "already complete; nothing was written" in captured.out
-    assert f"skipped Penstock's own output: {out};" in captured.err
+    assert f"skipped Millstream's own output: {out};" in captured.err
     assert state_of(out) == before
 
 
 def test_parts_that_are_joined_already_are_no_error_of_the_command(tmp_path, capsys):
-    with penstock.Writer(tmp_path, vocab_size=10, part=0) as writer:
+    with millstream.Writer(tmp_path, vocab_size=10, part=0) as writer:
         writer.append([1])
     assert main(["finish", str(tmp_path)]) == 0
     assert "the parts are joined" in capsys.readouterr().out
@@ -262,23 +262,23 @@ def test_shares_of_tasks_may_be_written_inside_the_source(lines):
     for share in range(3):
         assert main([*arguments, "--task-bytes", "100", "--task", f"{share}/3"]) == 0
     assert main(["finish", str(out)]) == 0
-    assert penstock.open(out).num_documents == 30
+    assert millstream.open(out).num_documents == 30
     assert main([*arguments, "--task-bytes", "100", "--task", "1/3"]) == 0
 
 
 def test_a_finished_tokenize_says_what_differs(tmp_path, lines):
     out = tmp_path / "out"
-    penstock.tokenize(lines, "bytes", out)
+    millstream.tokenize(lines, "bytes", out)
     with pytest.raises(
         DatasetExistsError,
         match=r"job: add is eos there, none here; shuffle is None there, 3",
     ):
-        penstock.tokenize(lines, "bytes", out, add="none", shuffle=3)
+        millstream.tokenize(lines, "bytes", out, add="none", shuffle=3)
     lines.write_text('{"text": "other"}')
     with pytest.raises(DatasetExistsError, match="job: other files, or changed ones; choose"):
-        penstock.tokenize(lines, "bytes", out)
+        millstream.tokenize(lines, "bytes", out)
     report = json.loads((out / "report.json").read_text())
     del report["options"]  # as older versions wrote it
     (out / "report.json").write_text(json.dumps(report))
     with pytest.raises(DatasetExistsError, match="job: of other files or options; choose"):
-        penstock.tokenize(lines, "bytes", out)
+        millstream.tokenize(lines, "bytes", out)

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.cli.progress_line import ProgressLine
-from penstock.cli.tokenize_report import print_report
-from penstock.text.tokenize.report import TokenizeReport
+import millstream
+from millstream.cli import main
+from millstream.cli.progress_line import ProgressLine
+from millstream.cli.tokenize_report import print_report
+from millstream.text.tokenize.report import TokenizeReport
 
 
 @pytest.fixture
 def report(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n" * 99)
-    return penstock.tokenize(tmp_path / "a.txt", "bytes", tmp_path / "out", workers=1)
+    return millstream.tokenize(tmp_path / "a.txt", "bytes", tmp_path / "out", workers=1)
 
 
 def test_the_start_of_a_job_is_part_of_its_report(tmp_path, report):
@@ -40,7 +40,7 @@ def test_the_rate_on_the_way_counts_from_the_first_report_on(capsys, monkeypatch
     line = ProgressLine()
     for now, done in ((107.0, 50), (118.0, 270)):  # noqa: B007 (seen by the clock)
         line(
-            penstock.Progress(
+            millstream.Progress(
                 stage="tokenizing",
                 done=done * 1_000_000,
                 total=1000 * 1_000_000,
@@ -56,7 +56,7 @@ def test_the_rate_on_the_way_counts_from_the_first_report_on(capsys, monkeypatch
 
 
 def test_bench_names_what_its_rates_leave_out(tmp_path, capsys):
-    with penstock.Writer(tmp_path / "data", vocab_size=3000) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=3000) as writer:
         writer.append(range(1000))
     arguments = ["bench", str(tmp_path / "data"), "--seq-len", "5", "--batches", "5"]
     assert main([*arguments, "--rounds", "1", "--batch-size", "4"]) == 0

@@ -20,8 +20,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from penstock.compat.datatrove import DatatroveFileDataset, DatatroveFolderDataset
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
+from millstream.compat.datatrove import DatatroveFileDataset, DatatroveFolderDataset
+from millstream.errors import FormatError, MillstreamError, MissingDataError, ReadError, UsageError
 from tests.helpers import paths
 
 GOLDEN = paths.GOLDEN / "datatrove_compat"
@@ -351,7 +351,7 @@ def test_any_index_gives_positions_or_is_refused(ends, is_last_right):
         for item in range(4):
             try:
                 positions = dataset[item]["positions"].tolist()
-            except PenstockError:
+            except MillstreamError:
                 continue
             assert positions[0] == 0
             assert all(b in (0, a + 1) for a, b in pairwise(positions))
@@ -502,7 +502,7 @@ def test_workers_that_were_forked_from_open_files_read_the_right_items(tmp_path)
 
 SWARM = """
 import os, sys
-from penstock.compat import datatrove
+from millstream.compat import datatrove
 calls = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 find_files = datatrove.find_files
 def find(*arguments, **options):
@@ -558,10 +558,10 @@ def test_a_paths_file_notices_that_a_file_was_written_again(tmp_path):
 @pytest.mark.process
 def test_without_torch_they_say_what_to_install(tmp_path):
     program = (
-        "import sys, penstock.compat\n"
+        "import sys, millstream.compat\n"
         "assert not {'numpy', 'torch'} & set(sys.modules)\n"
         "sys.modules['torch'] = None  # any import of it fails\n"
-        "from penstock.compat.datatrove import DatatroveFileDataset\n"
+        "from millstream.compat.datatrove import DatatroveFileDataset\n"
         "DatatroveFileDataset(sys.argv[1], 3)\n"
     )
     path = write(tmp_path / "a.ds", range(8))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.compat.widening import BatchTable, Ring
+from millstream.compat.widening import BatchTable, Ring
 
 pytestmark = pytest.mark.kernels
 

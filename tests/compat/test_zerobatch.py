@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.compat.zerobatch import (
+from millstream.compat.zerobatch import (
     BatchFileReader,
     BatchNativeLoader,
     write_batch_dataset,
     write_batch_file,
 )
-from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.formats.llmbatch import Header
+from millstream.errors import FormatError, MissingDataError, UsageError
+from millstream.formats.llmbatch import Header
 from tests.helpers.waiting import wait_until
 
 torch = pytest.importorskip("torch")
@@ -375,7 +375,7 @@ def test_arguments_that_cannot_work_are_refused(forty, options):
 def test_reading_arrays_needs_no_torch(forty):
     script = (
         "import sys; sys.modules['torch'] = None\n"
-        "from penstock.compat.zerobatch import BatchFileReader\n"
+        "from millstream.compat.zerobatch import BatchFileReader\n"
         "print(BatchFileReader(sys.argv[1]).read_batch(1)[0, 0])\n"
     )
     done = subprocess.run(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.compat import zerobatch
-from penstock.compat.zerobatch import (
+import millstream
+from millstream.compat import zerobatch
+from millstream.compat.zerobatch import (
     ChunkFileReader,
     ChunkNativeLoader,
     batch_loader,
@@ -21,7 +21,7 @@ from penstock.compat.zerobatch import (
     write_batch_file,
     write_chunk_file,
 )
-from penstock.errors import DatasetExistsError, FormatError, UsageError
+from millstream.errors import DatasetExistsError, FormatError, UsageError
 
 torch = pytest.importorskip("torch")
 
@@ -74,7 +74,7 @@ def test_what_is_written_is_read(tmp_path_factory, stored, dtype):
         assert [reader.read_record(k).tolist() for k in range(len(stored))] == stored
         assert [reader.read_record_torch(k).tolist() for k in range(-len(stored), 0)] == stored
     if any(stored):
-        data = penstock.open(path)
+        data = millstream.open(path)
         assert [data.document(k).tolist() for k in range(len(stored))] == stored
 
 
@@ -85,7 +85,7 @@ def test_a_file_is_laid_out_as_documented_and_has_checksums(tmp_path):
     tokens = struct.pack("<4I", 1, 2, 3, 1 << 31)
     assert (tmp_path / "a.chnk").read_bytes() == head + table + tokens
     assert sorted(os.listdir(tmp_path)) == ["a.chnk", "a.chnk.checksums"]
-    assert penstock.verify(tmp_path / "a.chnk").problems == ()
+    assert millstream.verify(tmp_path / "a.chnk").problems == ()
 
 
 def test_records_are_views_and_writing_to_them_never_reaches_the_file(hundred):

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.atomic import NewFile
-from penstock.compat.datatrove import DatatroveFolderDataset
-from penstock.compat.zerobatch import BatchNativeLoader
-from penstock.converting import convert
-from penstock.errors import FormatError, PenstockError
-from penstock.read.files import FileKind, OpenFiles
-from penstock.read.local_reader import LocalReader
-from penstock.write.shard_job import ShardJob
+import millstream
+from millstream.atomic import NewFile
+from millstream.compat.datatrove import DatatroveFolderDataset
+from millstream.compat.zerobatch import BatchNativeLoader
+from millstream.converting import convert
+from millstream.errors import FormatError, MillstreamError
+from millstream.read.files import FileKind, OpenFiles
+from millstream.read.local_reader import LocalReader
+from millstream.write.shard_job import ShardJob
 from tests.helpers import paths
 from tests.helpers.datasets import documents_of, write_documents
 
@@ -76,18 +76,18 @@ def test_all_views_of_all_formats_are_those_of_our_own(
 ):
     tmp = tmp_path_factory.mktemp("formats")
     ours = write_documents(tmp / "in", documents, masked=masked, shard_bytes=source_bytes)
-    for to in ("penstock", "datatrove", "megatron", "llmchnk"):
+    for to in ("millstream", "datatrove", "megatron", "llmchnk"):
         convert(ours, tmp / to, to, shard_bytes=shard_bytes)
-        theirs = penstock.open(tmp / to, access=access)
-        keeps_mask = masked and to in ("penstock", "datatrove")
-        plain = ours if keeps_mask or not masked else penstock.open(tmp / "megatron")
+        theirs = millstream.open(tmp / to, access=access)
+        keeps_mask = masked and to in ("millstream", "datatrove")
+        plain = ours if keeps_mask or not masked else millstream.open(tmp / "megatron")
         assert_same_batches(plain, theirs, seq_len, "loss_mask" if keeps_mask else None, dtype)
     # Bare tokens know their documents by a mark.
     ended = [[*document, 0] for document in documents]
     ours = write_documents(tmp / "ended", ended, shard_bytes=source_bytes)
     for to in ("llmc", "flat"):
         convert(ours, tmp / to, to, shard_bytes=shard_bytes)
-        theirs = penstock.open(tmp / to, access=access, eos_id=0)
+        theirs = millstream.open(tmp / to, access=access, eos_id=0)
         assert_same_batches(ours, theirs, seq_len, None, dtype)
     # And rows are documents of one length, in blocks with padding or in an array.
     stream = np.concatenate([np.array(document, "<u4") for document in ended])
@@ -97,7 +97,7 @@ def test_all_views_of_all_formats_are_those_of_our_own(
     np.save(tmp / "rows.npy", stream)
     convert(ours, tmp / "batches", "llmbatch", shard_bytes=shard_bytes, seq_len=width, batch_size=1)
     for path in (tmp / "rows.npy", tmp / "batches"):
-        theirs = penstock.open(path, access=access)
+        theirs = millstream.open(path, access=access)
         assert_same_batches(ours, theirs, seq_len, None, dtype)
         if width > 1:
             rows = theirs.rows().read(range(len(stream)), dtype=dtype)
@@ -118,12 +118,12 @@ def test_a_loader_of_foreign_files_goes_on_in_another_process(tmp_path, to, meth
     ours = write_documents(tmp_path / "in", documents, masked=to == "datatrove", shard_bytes=40)
     shape = {"seq_len": 5, "batch_size": 3} if to == "llmbatch" else {}
     convert(ours, tmp_path / "out", to, shard_bytes=60, **shape)
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     mask = "loss_mask" if to == "datatrove" else None
     view = data.packed(8, loss_mask=mask)
 
     def new():
-        return penstock.Loader(view, 4, seed=1, output="numpy", rank=0, ranks=1)
+        return millstream.Loader(view, 4, seed=1, output="numpy", rank=0, ranks=1)
 
     whole = [batch["labels"].tolist() for batch in new()]
     loader = new()
@@ -169,7 +169,7 @@ def test_threads_that_come_at_once_share_one_table_of_names(data, monkeypatch):
 def test_empty_documents_at_the_end_keep_the_mask(tmp_path):
     data = write_documents(tmp_path / "in", [[1, 2], [3], [], []], masked=True)
     convert(data, tmp_path / "out", "datatrove", shard_bytes=1)
-    again = penstock.open(tmp_path / "out")
+    again = millstream.open(tmp_path / "out")
     assert documents_of(again) == documents_of(data)
     assert all(shard.num_records for shard in again.shards)
 
@@ -177,11 +177,11 @@ def test_empty_documents_at_the_end_keep_the_mask(tmp_path):
 @pytest.mark.parametrize("mask", [("<f4",), ("u1", (2,))])
 def test_what_is_called_loss_mask_and_is_none_is_said_to_be_lost(tmp_path, mask):
     fields = [("token", "<u2"), ("loss_mask", *mask)]
-    with penstock.Writer(tmp_path / "in", fields=fields) as writer:
+    with millstream.Writer(tmp_path / "in", fields=fields) as writer:
         writer.append(np.ones(3, fields))
-    report = convert(penstock.open(tmp_path / "in"), tmp_path / "out", "datatrove")
+    report = convert(millstream.open(tmp_path / "in"), tmp_path / "out", "datatrove")
     assert report.lost == ("datatrove cannot store the fields loss_mask",)
-    assert documents_of(penstock.open(tmp_path / "out")) == [[1, 1, 1]]
+    assert documents_of(millstream.open(tmp_path / "out")) == [[1, 1, 1]]
 
 
 def test_sentences_about_what_is_lost_help(tmp_path):
@@ -190,7 +190,7 @@ def test_sentences_about_what_is_lost_help(tmp_path):
     assert lost[0] == "llmbatch does not store document boundaries"
     lost = convert(data, tmp_path / "flat", "flat").lost
     assert lost[0].endswith("pass bos_id or eos_id (--bos-id, --eos-id) when you open the result")
-    again = penstock.open(tmp_path / "flat", eos_id=0)  # its type is in files.json
+    again = millstream.open(tmp_path / "flat", eos_id=0)  # its type is in files.json
     assert documents_of(again) == documents_of(data)
 
 
@@ -211,20 +211,20 @@ def test_a_source_that_changed_is_not_mixed_with_shards_of_an_earlier_run(tmp_pa
     options = {"to": "datatrove", "shard_bytes": 1_000_000, "workers": 1}
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
         _fail_after(patched, 1)
-        convert(penstock.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
+        convert(millstream.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
     tokens[20_000:20_100] = 1  # between the blocks that a fingerprint sees
     tokens.tofile(tmp_path / "t.bin")
-    with pytest.raises(PenstockError, match="source is different, or has changed"):
-        convert(penstock.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
+    with pytest.raises(MillstreamError, match="source is different, or has changed"):
+        convert(millstream.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
 
 
 def test_another_loss_mask_is_another_dataset(tmp_path):
     convert(
         write_documents(tmp_path / "in", [[1, 2, 3]], masked=True), tmp_path / "out", "datatrove"
     )
-    before = penstock.open(tmp_path / "out").fingerprint
+    before = millstream.open(tmp_path / "out").fingerprint
     (tmp_path / "out" / "00000.ds.loss").write_bytes(b"\0\0\0")
-    assert penstock.open(tmp_path / "out").fingerprint != before
+    assert millstream.open(tmp_path / "out").fingerprint != before
 
 
 @pytest.mark.parametrize("to", ["datatrove", "megatron", "llmchnk", "flat"])
@@ -233,14 +233,14 @@ def test_a_conversion_that_did_not_finish_is_no_dataset(tmp_path, monkeypatch, t
     _fail_after(monkeypatch, 2)
     with pytest.raises(OSError, match="No space"):
         convert(data, tmp_path / "out", to, shard_bytes=20, workers=1)
-    with pytest.raises(PenstockError):
-        penstock.open(tmp_path / "out")
+    with pytest.raises(MillstreamError):
+        millstream.open(tmp_path / "out")
 
 
 def test_files_that_are_there_already_are_not_replaced(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "00000.bin").write_bytes(b"the only copy of something")
-    with pytest.raises(PenstockError):
+    with pytest.raises(MillstreamError):
         convert(write_documents(tmp_path / "in", [[1, 2]]), tmp_path / "out", "flat")
     assert (tmp_path / "out" / "00000.bin").read_bytes() == b"the only copy of something"
 
@@ -250,8 +250,8 @@ def test_flat_tokens_that_we_wrote_open_as_what_they_are_or_not_at_all(tmp_path)
         write_documents(tmp_path / "in", [[70_000, 2, 3]], token="<u4"), tmp_path / "out", "flat"
     )
     try:
-        again = penstock.open(tmp_path / "out")
-    except PenstockError:
+        again = millstream.open(tmp_path / "out")
+    except MillstreamError:
         return
     assert documents_of(again) == [[70_000, 2, 3]]
 
@@ -261,7 +261,7 @@ def test_a_fingerprint_does_not_depend_on_how_files_are_named(tmp_path, to):
     convert(write_documents(tmp_path / "in", [[1, 2], [3]]), tmp_path / "out", to)
     suffix = {"datatrove": ".ds", "llmchnk": ".chnk"}[to]
     by_list, by_name = (
-        penstock.open(source) for source in (tmp_path / "out", tmp_path / f"out/00000{suffix}")
+        millstream.open(source) for source in (tmp_path / "out", tmp_path / f"out/00000{suffix}")
     )
     assert by_list.fingerprint == by_name.fingerprint
     assert by_list.documents_fingerprint == by_name.documents_fingerprint
@@ -273,12 +273,12 @@ def test_a_list_that_convert_wrote_is_a_file_list_too_and_is_never_made_anew(tmp
     convert(data, tmp_path / "out", to)
     listed = tmp_path / "out" / "files.json"
     before = listed.read_text()
-    again = penstock.open(tmp_path / "out" / "*", file_list=listed)
+    again = millstream.open(tmp_path / "out" / "*", file_list=listed)
     assert tokens_of(again) == [70_000, 2, 3, 4, 5, 6]
     name = json.loads(before)[0]["path"]
     os.truncate(tmp_path / "out" / name, 8)
     with pytest.raises(FormatError, match=r"8 bytes, but files\.json says"):
-        penstock.open(tmp_path / "out" / "*", file_list=listed)
+        millstream.open(tmp_path / "out" / "*", file_list=listed)
     assert listed.read_text() == before
 
 
@@ -303,13 +303,13 @@ def test_an_unfinished_conversion_has_no_other_door(tmp_path, monkeypatch):
             _fail_after(patched, 2)
             convert(data, tmp_path / to, to, shard_bytes=40, workers=1, **options)
     for opened in (
-        lambda: penstock.open(tmp_path / "datatrove"),
-        lambda: penstock.open(tmp_path / "datatrove" / "*.ds"),
-        lambda: penstock.open(tmp_path / "datatrove", file_list=tmp_path / "list.json"),
+        lambda: millstream.open(tmp_path / "datatrove"),
+        lambda: millstream.open(tmp_path / "datatrove" / "*.ds"),
+        lambda: millstream.open(tmp_path / "datatrove", file_list=tmp_path / "list.json"),
         lambda: DatatroveFolderDataset(tmp_path / "datatrove", 4),
         lambda: BatchNativeLoader(tmp_path / "llmbatch"),
     ):
-        with pytest.raises(PenstockError, match="is unfinished"):
+        with pytest.raises(MillstreamError, match="is unfinished"):
             opened()
     assert not (tmp_path / "list.json").exists()
 
@@ -327,31 +327,31 @@ def test_a_full_disk_leaves_what_can_be_gone_on_with_and_is_named(tmp_path, monk
     with monkeypatch.context() as patched, pytest.raises(OSError, match=r"No space .*00000"):
         patched.setattr(NewFile, "finish", fill_up)
         convert(data, tmp_path / "out", "datatrove", workers=1)
-    with pytest.raises(PenstockError, match="is unfinished"):
-        penstock.open(tmp_path / "out")
+    with pytest.raises(MillstreamError, match="is unfinished"):
+        millstream.open(tmp_path / "out")
     convert(data, tmp_path / "out", "datatrove", workers=1)
-    assert documents_of(penstock.open(tmp_path / "out")) == documents_of(data)
+    assert documents_of(millstream.open(tmp_path / "out")) == documents_of(data)
 
 
 def test_what_is_not_read_or_differs_is_said(tmp_path):
     lost = convert(
-        penstock.open(GOLDEN / "megatron" / "multi.bin"), tmp_path / "a", "penstock"
+        millstream.open(GOLDEN / "megatron" / "multi.bin"), tmp_path / "a", "millstream"
     ).lost
     assert lost == ("sequences within documents of the source are not converted",)
-    modes = penstock.open(GOLDEN / "megatron" / "modes.bin")
+    modes = millstream.open(GOLDEN / "megatron" / "modes.bin")
     assert (
         "modes of the source are not converted" in convert(modes, tmp_path / "m", "megatron").lost
     )
     for name, eos_id in (("e1", 5), ("e2", 7)):
-        with penstock.Writer(
+        with millstream.Writer(
             tmp_path / name, vocab_size=9, eos_id=eos_id, tokenizer={"a": "b"}
         ) as w:
             w.append([1, eos_id])
-    both = penstock.open([tmp_path / "e1", tmp_path / "e2"])
-    assert convert(both, tmp_path / "b", "penstock").lost == (
+    both = millstream.open([tmp_path / "e1", tmp_path / "e2"])
+    assert convert(both, tmp_path / "b", "millstream").lost == (
         "eos_id differ between the sources and are left out",
     )
-    assert penstock.open(tmp_path / "b").manifests[0].eos_id is None
+    assert millstream.open(tmp_path / "b").manifests[0].eos_id is None
     assert "datatrove does not store tokenizer, vocab_size" in (
         convert(both, tmp_path / "d", "datatrove").lost
     )
@@ -359,17 +359,17 @@ def test_what_is_not_read_or_differs_is_said(tmp_path):
 
 def test_targets_without_documents_are_cut_anywhere(tmp_path):
     np.arange(1000, dtype="<u2").tofile(tmp_path / "train.bin")
-    data = penstock.open(tmp_path / "train.bin")
+    data = millstream.open(tmp_path / "train.bin")
     assert len(convert(data, tmp_path / "flat", "flat", shard_bytes=300).files) == 7
     assert len(convert(data, tmp_path / "llmc", "llmc", shard_bytes=300).files) == 7
-    assert tokens_of(penstock.open(tmp_path / "flat")) == list(range(1000))
-    assert tokens_of(penstock.open(tmp_path / "llmc")) == list(range(1000))
+    assert tokens_of(millstream.open(tmp_path / "flat")) == list(range(1000))
+    assert tokens_of(millstream.open(tmp_path / "llmc")) == list(range(1000))
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i1", "<i2", "<u8"])
 def test_flat_keeps_any_type_of_tokens(tmp_path, dtype):
     tokens = np.array([1, 2, 100, 0 if dtype.endswith(("u1", "u8")) else -100], dtype)
-    with penstock.Writer(tmp_path / "in", fields=[("token", dtype)]) as writer:
+    with millstream.Writer(tmp_path / "in", fields=[("token", dtype)]) as writer:
         writer.append(tokens)
-    convert(penstock.open(tmp_path / "in"), tmp_path / "flat", "flat")
-    assert tokens_of(penstock.open(tmp_path / "flat")) == tokens.tolist()
+    convert(millstream.open(tmp_path / "in"), tmp_path / "flat", "flat")
+    assert tokens_of(millstream.open(tmp_path / "flat")) == tokens.tolist()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.fetching.addresses import (
+from millstream.errors import FormatError, MissingDataError, UsageError
+from millstream.fetching.addresses import (
     expand,
     find_targets,
     parse_shards,

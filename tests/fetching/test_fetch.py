@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.errors import FetchError, UsageError
+import millstream
+from millstream.cli import main
+from millstream.errors import FetchError, UsageError
 from tests.helpers.bad_server import serving
 from tests.helpers.fetching import BODY, OTHER, fetch, parts
 from tests.helpers.waiting import wait_until
@@ -25,7 +25,7 @@ def sha256(body):
 
 
 def start(*arguments):
-    command = [sys.executable, "-m", "penstock", "fetch", *arguments]
+    command = [sys.executable, "-m", "millstream", "fetch", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -342,7 +342,7 @@ def test_ctrl_c_ends_at_once_and_leaves_what_arrived(server, tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors == "penstock fetch: interrupted; run it again to continue\n"
+    assert errors == "millstream fetch: interrupted; run it again to continue\n"
     fetch(url, tmp_path)
     assert server.sent("a.bin") == [HALF, HALF + 1]
 
@@ -394,15 +394,15 @@ def test_the_command_line_sums_up(server, tmp_path, capsys):
 def test_a_disk_without_room_is_said_and_the_rest_comes_later(server, tmp_path):
     url = server.add("a.bin", BODY)
     program = (
-        "import resource, sys, penstock.cli\n"
+        "import resource, sys, millstream.cli\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))\n"
-        "sys.exit(penstock.cli.main(sys.argv[1:]))\n"
+        "sys.exit(millstream.cli.main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", program, "fetch", url, "--out", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == (
-        f"penstock fetch: {tmp_path}/a.bin: File too large; fetched data is kept; run it "
+        f"millstream fetch: {tmp_path}/a.bin: File too large; fetched data is kept; run it "
         "again to continue\n"
     )
     report, _ = fetch(url, tmp_path)
@@ -423,7 +423,7 @@ def test_a_disk_without_room_is_said_and_the_rest_comes_later(server, tmp_path):
 )
 def test_arguments_that_cannot_work_are_refused_before_anything_is_done(tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
-        penstock.fetch("http://127.0.0.1:9/a", tmp_path / "out", **options)
+        millstream.fetch("http://127.0.0.1:9/a", tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -432,9 +432,9 @@ def test_a_login_that_was_given_is_not_asked_for(tmp_path, monkeypatch):
     with serving() as server:
         url = server.add("a", b"x", (403, {}), (403, {}))
         with pytest.raises(FetchError, match="if it needs a login, give --header"):
-            penstock.fetch(url, tmp_path)
+            millstream.fetch(url, tmp_path)
         signed = server.add("b?signature=abc", b"x", (403, {}))
         with pytest.raises(FetchError, match="a signed URL may have expired: get a new one"):
-            penstock.fetch(signed, tmp_path)
+            millstream.fetch(signed, tmp_path)
         with pytest.raises(FetchError, match="the given Authorization header is not valid"):
-            penstock.fetch(url, tmp_path, headers={"authorization": "Bearer x"})
+            millstream.fetch(url, tmp_path, headers={"authorization": "Bearer x"})

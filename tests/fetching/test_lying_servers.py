@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.cli import main
-from penstock.errors import DatasetExistsError, FetchError, UsageError
+from millstream.cli import main
+from millstream.errors import DatasetExistsError, FetchError, UsageError
 from tests.helpers.fetching import BODY, OTHER, fetch, parts
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.cli import main
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
-from penstock.formats.file_list import (
+import millstream
+from millstream.cli import main
+from millstream.errors import FormatError, MillstreamError, MissingDataError, ReadError, UsageError
+from millstream.formats.file_list import (
     ListedFile,
     is_current,
     list_files,
@@ -232,7 +232,7 @@ def test_any_json_is_a_list_or_is_refused(value):
         path.write_text(json.dumps(value))
         try:
             files = read_file_list(path, Path(folder))
-        except PenstockError:
+        except MillstreamError:
             return
         assert [file.size_bytes for file in files] == [entry["size"] for entry in value]
         is_current(files)
@@ -243,7 +243,7 @@ def test_any_json_is_a_list_or_is_refused(value):
 SWARM = """
 import os, sys, time
 from pathlib import Path
-from penstock.formats.file_list import list_files
+from millstream.formats.file_list import list_files
 root, path, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 calls = os.open(sys.argv[4], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 def find():
@@ -295,7 +295,7 @@ def test_one_of_150_processes_looks_for_the_files(tmp_path, root):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from penstock.formats.file_list import list_files
+from millstream.formats.file_list import list_files
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[3] == "while finding":
@@ -330,7 +330,7 @@ def test_an_error_while_finding_frees_the_lock(tmp_path, root, paths):
 @pytest.mark.process
 def test_listing_files_imports_nothing_large():
     program = (
-        "import sys, penstock.formats.file_list\n"
+        "import sys, millstream.formats.file_list\n"
         "assert not {'torch', 'pyarrow', 'rich'} & set(sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -355,8 +355,8 @@ def test_a_list_opens_files_outside_of_its_directory_only_if_that_is_allowed(
     (folder / "files.json").write_text(json.dumps(entries))
     for source in (folder, folder / "files.json", f"{tmp_path}/data/../data"):
         with pytest.raises(UsageError, match=r"outside of its directory.*allow_outside=True"):
-            penstock.open(source)
-    opened = penstock.open(folder, allow_outside=True)
+            millstream.open(source)
+    opened = millstream.open(folder, allow_outside=True)
     assert opened.num_records == (2 if as_companion else 4)
     assert [main(["verify", str(folder), *more]) for more in ([], ["--allow-outside"])] == [1, 0]
 
@@ -368,7 +368,7 @@ def test_a_list_may_name_its_own_files_absolutely_and_by_links(tmp_path):
     (folder / "own.bin").symlink_to(tmp_path / "blob")
     entries = [{"path": str(folder / "own.bin"), "size": 4}]
     (folder / "files.json").write_text(json.dumps(entries))
-    assert penstock.open(folder).num_records == 2
+    assert millstream.open(folder).num_records == 2
 
 
 def test_a_list_kept_elsewhere_works_as_long_as_the_source_is_named(tmp_path):
@@ -376,6 +376,6 @@ def test_a_list_kept_elsewhere_works_as_long_as_the_source_is_named(tmp_path):
     folder.mkdir()
     (folder / "own.bin").write_bytes(b"\1\0\2\0")
     for _ in range(2):
-        assert penstock.open(folder, file_list=listed).num_records == 2
+        assert millstream.open(folder, file_list=listed).num_records == 2
     with pytest.raises(UsageError, match="outside of its directory"):
-        penstock.open(listed)
+        millstream.open(listed)

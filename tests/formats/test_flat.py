@@ -5,10 +5,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError
-from penstock.formats.files import Head
-from penstock.formats.flat import is_big_endian, wider_token_type
+import millstream
+from millstream.errors import FormatError
+from millstream.formats.files import Head
+from millstream.formats.flat import is_big_endian, wider_token_type
 
 TOKENS = np.random.default_rng(0).integers(16, 50_000, 3000)
 SMALL = np.random.default_rng(1).integers(0, 10, 3000)
@@ -26,8 +26,8 @@ def test_wider_tokens_are_said_to_be_what_they_are(tmp_path, dtype, said, count,
         ids = np.random.default_rng(0).integers(16, most, count).astype(dtype)
         ids.tofile(tmp_path / name)
         with pytest.raises(FormatError, match=f'looks like {said}.*format="{kind}:{said}"'):
-            penstock.open(tmp_path / name)
-        opened = penstock.open(tmp_path / name, format=f"{kind}:{said}")
+            millstream.open(tmp_path / name)
+        opened = millstream.open(tmp_path / name, format=f"{kind}:{said}")
         assert opened.records(0, count).tolist() == ids.tolist()
 
 
@@ -35,7 +35,7 @@ def test_tokens_of_two_bytes_are_believed(tmp_path):
     odd = np.resize([500, 0], 99)  # not as many bytes as wider tokens would have
     for ids in (TOKENS, TOKENS % 16, TOKENS * 0, np.resize([5, 0, 7], 99), TOKENS[:3], odd):
         ids.astype("<u2").tofile(tmp_path / "a.bin")
-        assert penstock.open(tmp_path / "a.bin").num_records == ids.size
+        assert millstream.open(tmp_path / "a.bin").num_records == ids.size
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_tokens_of_two_bytes_are_believed(tmp_path):
 def test_wider_tokens_of_every_vocabulary_are_told(tmp_path, ids, dtype, said):
     ids.astype(dtype).tofile(tmp_path / "a.bin")
     with pytest.raises(FormatError, match=f'looks like {said}.*format="flat:{said}"'):
-        penstock.open(tmp_path / "a.bin")
+        millstream.open(tmp_path / "a.bin")
 
 
 @pytest.mark.parametrize("dtype", [">u4", ">i8"])
@@ -66,8 +66,8 @@ def test_big_endian_tokens_are_refused_until_told(tmp_path, dtype):
     for ids in (TOKENS, SMALL):
         ids.astype(dtype).tofile(tmp_path / "a.bin")
         with pytest.raises(FormatError, match=r"probably big-endian.*swap the bytes"):
-            penstock.open(tmp_path / "a.bin")
-        assert penstock.open(tmp_path / "a.bin", format="flat:uint16").num_records > ids.size
+            millstream.open(tmp_path / "a.bin")
+        assert millstream.open(tmp_path / "a.bin", format="flat:uint16").num_records > ids.size
 
 
 @pytest.mark.slow

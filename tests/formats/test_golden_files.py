@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import xxhash
 
-import penstock
-from penstock.errors import FormatError, SplitsError, UsageError
-from penstock.testing import assert_resumes_exactly
-from penstock.verifying import find_problems
-from penstock.write.llmbatch import write_batch_file
+import millstream
+from millstream.errors import FormatError, SplitsError, UsageError
+from millstream.testing import assert_resumes_exactly
+from millstream.verifying import find_problems
+from millstream.write.llmbatch import write_batch_file
 from tests.helpers.datasets import documents_of, tokens_of
 from tests.helpers.golden_files import EXPECTED, GOLDEN, path_of
 
@@ -35,8 +35,8 @@ def open_golden(name, **options):
         options |= {"bos_id": entry["bos"]} if entry.get("bos") else {"eos_id": entry["eos"]}
     path = path_of(name)
     if name == "llmc/modded":  # a directory of training and validation files
-        return penstock.open(sorted(path.glob("*.bin")), **options)
-    return penstock.open(path, **options)
+        return millstream.open(sorted(path.glob("*.bin")), **options)
+    return millstream.open(path, **options)
 
 
 def expected_documents(name):
@@ -69,10 +69,10 @@ def test_every_view_and_order_works_on_every_format(name):
     if data.num_records < 40 or "token" not in data.fields.names:
         pytest.skip("too small for a batch, or not of tokens")
     stream = sum(expected_documents(name), [])
-    shuffles = [True, False, penstock.BlockShuffle(2)]
+    shuffles = [True, False, millstream.BlockShuffle(2)]
     for shuffle in shuffles:
         view = data.windows(7, extras=("position_ids", "document_ids"), loss_mask=False)
-        loader = penstock.Loader(view, 2, seed=1, shuffle=shuffle, output="numpy")
+        loader = millstream.Loader(view, 2, seed=1, shuffle=shuffle, output="numpy")
         for batch in loader:
             for row, sample in enumerate(loader.samples().tolist()):
                 start = sample * 7
@@ -90,7 +90,7 @@ def test_every_view_and_order_works_on_every_format(name):
     one = data.documents(8, overflow="split")
     shown = [tokens_of(one[k]["input_ids"][one[k]["attention_mask"] == 1]) for k in range(len(one))]
     assert sorted(sum(shown, [])) == sorted(stream)
-    assert_resumes_exactly(lambda: penstock.Loader(data.windows(7), 2, seed=3, output="numpy"))
+    assert_resumes_exactly(lambda: millstream.Loader(data.windows(7), 2, seed=3, output="numpy"))
 
 
 REFUSALS = [name for name in EXPECTED if "refuse" in EXPECTED[name] or name in REFUSED]
@@ -99,7 +99,7 @@ REFUSALS = [name for name in EXPECTED if "refuse" in EXPECTED[name] or name in R
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_cannot_be_tokens_is_refused(name):
     with pytest.raises((FormatError, SplitsError)) as refusal:
-        penstock.open(path_of(name))
+        millstream.open(path_of(name))
     assert str(path_of(name)) in str(refusal.value)
 
 
@@ -130,17 +130,17 @@ def test_loss_masks_of_datatrove_are_a_field_and_mask_labels(name, access):
 
 def test_megatron_documents_may_also_be_its_sequences():
     name = "megatron/multi"
-    data = penstock.open(path_of(name), format="megatron-sequences")
+    data = millstream.open(path_of(name), format="megatron-sequences")
     assert documents_of(data) == sum(EXPECTED[name]["sequences"], [])
 
 
 def test_several_files_are_one_dataset():
     names = ["megatron/pair_a", "megatron/pair_b"]
-    data = penstock.open([path_of(name) for name in names])
+    data = millstream.open([path_of(name) for name in names])
     assert documents_of(data) == sum((expected_documents(name) for name in names), [])
     merged = expected_documents("megatron/merged")
     assert documents_of(data) == merged
-    folder = penstock.open(GOLDEN / "datatrove" / "folder")
+    folder = millstream.open(GOLDEN / "datatrove" / "folder")
     assert len(folder.manifests) == 4
 
 
@@ -151,7 +151,7 @@ def test_fingerprints_change_with_the_data_and_not_with_the_place(tmp_path):
     tokens.tofile(tmp_path / "a" / "x.bin")
     tokens.tofile(tmp_path / "b" / "y.bin")
     tokens[::-1].tofile(tmp_path / "c" / "x.bin")
-    a, b, c = (penstock.open(tmp_path / name).fingerprint for name in ("a", "b", "c"))
+    a, b, c = (millstream.open(tmp_path / name).fingerprint for name in ("a", "b", "c"))
     assert a == b != c
 
 
@@ -159,16 +159,16 @@ def test_a_list_of_files_pins_a_dataset_until_one_of_them_changes(tmp_path):
     for name in ("b", "a"):
         np.arange(100, dtype="<u2").tofile(tmp_path / f"{name}.bin")
     listed = tmp_path / "lists" / "tokens.json"
-    first = penstock.open(tmp_path / "*.bin", file_list=listed)
+    first = millstream.open(tmp_path / "*.bin", file_list=listed)
     assert [entry["size"] for entry in json.loads(listed.read_text())] == [200, 200]
     np.arange(100, dtype="<u2").tofile(tmp_path / "c.bin")
-    again = penstock.open(tmp_path / "*.bin", file_list=listed)
+    again = millstream.open(tmp_path / "*.bin", file_list=listed)
     assert first.num_records == again.num_records == 200
-    assert penstock.open(listed, allow_outside=True).num_records == 200
+    assert millstream.open(listed, allow_outside=True).num_records == 200
     np.arange(50, dtype="<u2").tofile(tmp_path / "a.bin")
     with pytest.raises(FormatError, match=r"a\.bin: 100 bytes, but tokens.json says 200; copy it"):
-        penstock.open(listed, allow_outside=True)
-    assert penstock.open(tmp_path / "*.bin", file_list=listed).num_records == 250
+        millstream.open(listed, allow_outside=True)
+    assert millstream.open(tmp_path / "*.bin", file_list=listed).num_records == 250
 
 
 def test_checksums_of_a_list_are_verified(tmp_path):
@@ -176,44 +176,44 @@ def test_checksums_of_a_list_are_verified(tmp_path):
     checksum = xxhash.xxh3_64_hexdigest((tmp_path / "a.bin").read_bytes())
     entry = {"path": "a.bin", "size": 200, "xxh3": checksum}
     (tmp_path / "files.json").write_text(json.dumps([entry]))
-    data = penstock.open(tmp_path)
+    data = millstream.open(tmp_path)
     assert data.shards[0].files[".stream"].xxh3 == checksum
     assert find_problems(data) == []
     with (tmp_path / "a.bin").open("r+b") as file:
         file.write(b"!")
-    assert [checksum in problem for problem in find_problems(penstock.open(tmp_path))] == [True]
+    assert [checksum in problem for problem in find_problems(millstream.open(tmp_path))] == [True]
 
 
 def test_label_masks_of_olmo_are_given_beside_the_tokens():
     name = "dolma/olmo_tokens.npy"
     entry, path = EXPECTED[name], path_of(name)
     mask = path.with_name(entry["label_mask_file"])
-    data = penstock.open(path, loss_masks=mask)
+    data = millstream.open(path, loss_masks=mask)
     assert data.records(0, data.num_records)["loss_mask"].tolist() == sum(entry["label_mask"], [])
     labels = data.windows(5, loss_mask="loss_mask")[0]["labels"]
     stream, masks = sum(expected_documents(name), []), sum(entry["label_mask"], [])
     assert labels.tolist() == [stream[i] if masks[i] else -100 for i in range(1, 6)]
     with pytest.raises(UsageError, match="2 loss_masks for 1 token files"):
-        penstock.open(path, loss_masks=[mask, mask])
+        millstream.open(path, loss_masks=[mask, mask])
     with pytest.raises(FormatError, match=r"too long: \d+ tokens need"):
-        penstock.open(path, loss_masks=path)
+        millstream.open(path, loss_masks=path)
 
 
 def test_a_shape_that_only_the_padding_hides_is_found_by_verify(tmp_path):
     write_batch_file(tmp_path / "x.batch", np.arange(1, 351).reshape(50, 7), 5, 7, seed=0)
-    assert find_problems(penstock.open(tmp_path / "x.batch")) == []
+    assert find_problems(millstream.open(tmp_path / "x.batch")) == []
     with (tmp_path / "x.batch").open("r+b") as file:
         file.seek(12)
         file.write((4).to_bytes(4, "little"))  # rows of a batch, which were 5
     (tmp_path / "x.batch.checksums").unlink()
-    (problem,) = find_problems(penstock.open(tmp_path / "x.batch"))
+    (problem,) = find_problems(millstream.open(tmp_path / "x.batch"))
     assert "the padding of batches is not zero" in problem
 
 
 def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
     path = tmp_path / "x.bin"
     np.arange(100, dtype="<u2").tofile(path)
-    data = penstock.open(path)
+    data = millstream.open(path)
     path.unlink()
     os.mkfifo(path)
     assert "x.bin: 0 bytes, too short: the manifest says 200" in find_problems(data)[0]
@@ -224,10 +224,10 @@ def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
 
 
 def test_a_format_that_a_directory_does_not_have_is_said(tmp_path):
-    with penstock.Writer(tmp_path, vocab_size=9) as writer:
+    with millstream.Writer(tmp_path, vocab_size=9) as writer:
         writer.append([1])
     with pytest.raises(FileNotFoundError, match="contains no flat files"):
-        penstock.open(tmp_path, format="flat")
+        millstream.open(tmp_path, format="flat")
 
 
 def write_fairseq(prefix, documents, dtype, code):
@@ -255,24 +255,24 @@ def test_sequences_of_fairseq_are_documents(tmp_path, dtype, code):
             )
         )
     for name in ("train.en-de.en.bin", "train.en-de.en.idx", "train.en-de.en"):
-        data = penstock.open(tmp_path / name)
+        data = millstream.open(tmp_path / name)
         assert documents_of(data) == documents
         assert data.fields["token"] == np.dtype(dtype)
         assert find_problems(data) == []
     (tmp_path / "train.en-de.en.idx").write_bytes(index[:-1])
     with pytest.raises(FormatError, match=r"train\.en-de\.en\.idx"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 def test_an_older_index_of_fairseq_says_how_to_write_a_new_one(tmp_path):
     (tmp_path / "a.bin").write_bytes(bytes(8))
     (tmp_path / "a.idx").write_bytes(b"TNTIDX\0\0" + bytes(64))
     with pytest.raises(FormatError, match="binarize again with --dataset-impl mmap"):
-        penstock.open(tmp_path / "a.bin")
+        millstream.open(tmp_path / "a.bin")
 
 
 def test_a_prefix_of_megatron_is_opened_as_its_tokens():
     for name in ("pair_a", "multi"):
-        prefix, tokens = (penstock.open(GOLDEN / "megatron" / f"{name}{s}") for s in ("", ".bin"))
+        prefix, tokens = (millstream.open(GOLDEN / "megatron" / f"{name}{s}") for s in ("", ".bin"))
         assert prefix.fingerprint == tokens.fingerprint
         assert documents_of(prefix) == documents_of(tokens)

@@ -19,12 +19,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import penstock
-from penstock.cli import main
-from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
-from penstock.formats.files import Head
-from penstock.formats.recognition import recognise
-from penstock.formats.signatures import is_arrow_stream
+import millstream
+from millstream.cli import main
+from millstream.errors import FormatError, MillstreamError, MissingDataError, UsageError
+from millstream.formats.files import Head
+from millstream.formats.recognition import recognise
+from millstream.formats.signatures import is_arrow_stream
 
 pa = pytest.importorskip("pyarrow")
 TOKENS = np.random.default_rng(0).integers(16, 50_000, 3000)
@@ -127,7 +127,7 @@ KINDS = {
     "ELF": (b"\x7fELF\2\1\1" + bytes(60), "an ELF program or library"),
     "PNG": (b"\x89PNG\r\n\x1a\n" + bytes(60), "an image"),
     "PDF": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n" + b"1 0 obj\n" * 9, "a PDF document"),
-    "JSONL": (JSONL, "JSON, not tokens; tokenize it .penstock tokenize .* --kind jsonl"),
+    "JSONL": (JSONL, "JSON, not tokens; tokenize it .millstream tokenize .* --kind jsonl"),
     "text": ("Zwölf Boxkämpfer. ".encode() * 300, "text, not tokens; tokenize it"),
     "Chinese": ("今天天气很好我们去公园散步吧".encode() * 300, "text, not tokens"),
     "LFS": (
@@ -140,7 +140,10 @@ KINDS = {
         b'{"id": 1, "input_ids": [1, 22]}\n' * 9,
         "JSON with token ids; write it as P",
     ),
-    "ids": (b"17 4 2981\n15 6\n" * 9, "numbers as text; if they are token ids, .*penstock.Writer"),
+    "ids": (
+        b"17 4 2981\n15 6\n" * 9,
+        "numbers as text; if they are token ids, .*millstream.Writer",
+    ),
     "HTML": (b"<!DOCTYPE html><html><title>404 Not Found</title></html>" * 2, "an HTML page"),
 }
 
@@ -159,14 +162,14 @@ def test_other_files_are_named_whatever_they_are_called_and_said_to_be(tmp_path,
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FormatError, match=f"{name}: is (a .*)?{message}") as found:
-            penstock.open(tmp_path / name, format=format)
+            millstream.open(tmp_path / name, format=format)
         assert "flat" not in str(found.value)
 
 
 def test_databases_are_named(tmp_path):
     sqlite(tmp_path / "data.bin")
     with pytest.raises(FormatError, match="an SQLite database"):
-        penstock.open(tmp_path / "data.bin")
+        millstream.open(tmp_path / "data.bin")
 
 
 def test_files_that_open_as_what_they_are_are_not_read_as_bare_tokens(tmp_path):
@@ -176,9 +179,9 @@ def test_files_that_open_as_what_they_are_are_not_read_as_bare_tokens(tmp_path):
     (tmp_path / "b.bin").write_bytes(header.tobytes() + bytes(6))
     (tmp_path / "c.parquet").write_bytes(parquet(ids=[[1, 2]]))
     for name in ("a.npy", "b.bin", "c.parquet"):
-        assert penstock.open(tmp_path / name).num_records > 0
+        assert millstream.open(tmp_path / name).num_records > 0
         with pytest.raises(FormatError, match="open it without format"):
-            penstock.open(tmp_path / name, format="flat:uint16")
+            millstream.open(tmp_path / name, format="flat:uint16")
 
 
 @pytest.mark.parametrize("kind", [pa.uint16(), pa.int32(), pa.int64()])
@@ -190,9 +193,9 @@ def test_arrow_streams_are_not_read_as_bare_tokens_whatever_they_are_called(tmp_
     for name in ("a.bin", "a.npy", "a.ds", "a.dat"):
         with pa.ipc.new_stream(tmp_path / name, table.schema, options=options) as writer:
             writer.write_table(table)
-        assert penstock.open(tmp_path / name).document(1).tolist() == [5, 6, 7]
+        assert millstream.open(tmp_path / name).document(1).tolist() == [5, 6, 7]
         with pytest.raises(FormatError, match="an Arrow stream; open it without format"):
-            penstock.open(tmp_path / name, format="flat:uint16")
+            millstream.open(tmp_path / name, format="flat:uint16")
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 70), st.sampled_from(["<u1", "<u2", "<u4"]))
@@ -207,7 +210,7 @@ def test_any_file_may_be_read_as_bytes(tmp_path):
     for number, (content, _) in enumerate(KINDS.values()):
         path = tmp_path / f"{number}.bin"
         path.write_bytes(content)
-        assert penstock.open(path, format="flat:uint8").num_records == len(content)
+        assert millstream.open(path, format="flat:uint8").num_records == len(content)
 
 
 @pytest.mark.slow
@@ -219,9 +222,9 @@ def test_no_start_of_a_file_breaks_recognition(tmp_path_factory, noise, kind):
         path.write_bytes(some)
         num_bytes, said = 0, ""
         try:
-            data = penstock.open(path)
+            data = millstream.open(path)
             num_bytes = data.num_records * data.fields.itemsize
-        except PenstockError as error:
+        except MillstreamError as error:
             said = str(error)
         assert 0 < num_bytes <= len(some) or str(path) in said or not some
 
@@ -241,46 +244,46 @@ def test_tokens_are_not_taken_for_anything_else(seed, vocab_size, dtype):
 def test_tokens_in_a_few_bytes_that_look_like_text_can_be_said_to_be_tokens(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"Hi there")
     with pytest.raises(FormatError, match=r'text, not tokens.*pass format="flat:uint16"'):
-        penstock.open(tmp_path / "a.bin")
-    assert penstock.open(tmp_path / "a.bin", format="flat:uint16").num_records == 4
+        millstream.open(tmp_path / "a.bin")
+    assert millstream.open(tmp_path / "a.bin", format="flat:uint16").num_records == 4
 
 
 def test_names_in_capitals_are_the_same(tmp_path):
     TOKENS.astype("<u2").tofile(tmp_path / "A.BIN")
-    assert penstock.open(tmp_path).num_records == penstock.open(tmp_path / "A.BIN").num_records
+    assert millstream.open(tmp_path).num_records == millstream.open(tmp_path / "A.BIN").num_records
 
 
 def test_files_that_belong_to_others_point_to_them(tmp_path):
-    with penstock.Writer(tmp_path / "own", vocab_size=99) as writer:
+    with millstream.Writer(tmp_path / "own", vocab_size=99) as writer:
         writer.append(np.arange(9, dtype="<u2"))
     for name in ("00000.stream", "00000.documents", "00000.checksums"):
         with pytest.raises(
             FormatError, match=rf"{name}: is a companion of other files; open .*/own$"
         ):
-            penstock.open(tmp_path / "own" / name)
+            millstream.open(tmp_path / "own" / name)
     (tmp_path / "a.ds.index").write_bytes(bytes(8))
     with pytest.raises(FormatError, match=r"a\.ds is missing; copy it here"):
-        penstock.open(tmp_path / "a.ds.index")
+        millstream.open(tmp_path / "a.ds.index")
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "a.idx").write_bytes(b"MMIDIDX\0\0" + bytes(64))
     with pytest.raises(MissingDataError, match=r"copy the \.bin of the same name beside it"):
-        penstock.open(tmp_path / "m")
+        millstream.open(tmp_path / "m")
 
 
 def test_json_that_is_no_list_of_files_is_never_to_be_removed(tmp_path):
     (tmp_path / "a.json").write_bytes(JSONL)
     for source in (tmp_path / "a.json", tmp_path):
-        with pytest.raises((FormatError, MissingDataError), match="penstock tokenize") as found:
-            penstock.open(source)
+        with pytest.raises((FormatError, MissingDataError), match="millstream tokenize") as found:
+            millstream.open(source)
         assert "remove" not in str(found.value)
     (tmp_path / "b.json").write_text('[{"text": "a"}, {"text": "b"}]')
     with pytest.raises(FormatError, match="an array of records, not of files; write one record"):
-        penstock.open(tmp_path / "b.json")
+        millstream.open(tmp_path / "b.json")
 
 
 def test_misspelt_types_are_noticed_where_no_file_is_of_the_format(tmp_path):
     with pytest.raises(UsageError, match="uint16"):
-        penstock.open(tmp_path, format="flat:unit16")
+        millstream.open(tmp_path, format="flat:unit16")
 
 
 def test_directories_with_data_below_are_named(tmp_path):
@@ -291,22 +294,22 @@ def test_directories_with_data_below_are_named(tmp_path):
     for name in ("README.md", "LICENSE", ".gitattributes"):
         (tmp_path / name).write_text("All rights are yours. " * 9)
     with pytest.raises(MissingDataError, match=r"but books, wiki may be; open '.*/books'"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch):
     TOKENS.astype("<u2").tofile(tmp_path / "a.bin")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="the path is empty"):
-        penstock.open("")
-    assert penstock.open(".").num_records == TOKENS.size
+        millstream.open("")
+    assert millstream.open(".").num_records == TOKENS.size
 
 
 def test_flat_is_offered_for_what_may_be_tokens_with_the_right_width(tmp_path):
     for dtype, said in (("<u2", "uint16"), ("<u4", "uint32"), ("<i8", "int64")):
         TOKENS.astype(dtype).tofile(tmp_path / "a.tokens")
         with pytest.raises(FormatError, match=f'if it contains bare tokens.*format="flat:{said}"'):
-            penstock.open(tmp_path / "a.tokens")
+            millstream.open(tmp_path / "a.tokens")
 
 
 def test_flat_is_offered_only_for_what_can_be_tokens_of_that_width(tmp_path):
@@ -322,7 +325,7 @@ def test_flat_is_offered_only_for_what_can_be_tokens_of_that_width(tmp_path):
     ):
         (tmp_path / "a.dat").write_bytes(content)
         with pytest.raises(FormatError, match=message) as found:
-            penstock.open(tmp_path / "a.dat")
+            millstream.open(tmp_path / "a.dat")
         assert "flat:uint16" not in str(found.value)
 
 
@@ -335,10 +338,10 @@ def test_text_in_tables_points_to_tokenize_with_its_column(tmp_path):
     with pytest.raises(
         FormatError, match=r"they contain text, not tokens.*tokenize .* --text content "
     ):
-        penstock.open(path)
+        millstream.open(path)
     path.write_bytes(parquet(n=[1, 2]))
     with pytest.raises(FormatError, match=r"columns are n \(int64\); name the column"):
-        penstock.open(path)
+        millstream.open(path)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.bin", 'a"b.bin'])
@@ -347,11 +350,11 @@ def test_the_advice_for_text_works(tmp_path, name, monkeypatch, capsys):
     content = b"a document\n" * 99 if name == "a.txt" else JSONL
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     with pytest.raises(FormatError) as found:
-        penstock.open(name)
-    command, _, rest = str(found.value).partition("(penstock ")[2].partition("), or ")
+        millstream.open(name)
+    command, _, rest = str(found.value).partition("(millstream ")[2].partition("), or ")
     arguments = shlex.split(command.replace("TOKENIZER", "bytes").replace("DIRECTORY", "out"))
     assert main(arguments) == 0, capsys.readouterr().err
-    assert penstock.open("out").num_documents > 0
+    assert millstream.open("out").num_documents > 0
     call = rest.partition("(")[2].removesuffix(")").replace("tokenizer, batch_size, seq_len", "")
     loader = eval(call.rstrip(") ").rstrip(", ") + ", 'bytes', 2, 8, output='numpy')")
     assert next(iter(loader))["input_ids"].shape == (2, 8)
@@ -368,13 +371,13 @@ def test_the_advice_for_text_in_arrow_works(tmp_path, new, column, capsys):
     with new(path, table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(FormatError, match="they contain text, not tokens") as found:
-        penstock.open(path)
+        millstream.open(path)
     call = re.search(r"\((pyarrow\.parquet\.write_table.*?), or Dataset", str(found.value)).group(1)
     eval(call, {"pyarrow": pyarrow})
-    command = re.search(r"\(penstock (.* --out) DIRECTORY\)", str(found.value)).group(1)
+    command = re.search(r"\(millstream (.* --out) DIRECTORY\)", str(found.value)).group(1)
     arguments = shlex.split(command.replace("TOKENIZER", "bytes"))
     assert main([*arguments, str(tmp_path / "out")]) == 0, capsys.readouterr().err
-    assert penstock.open(tmp_path / "out").num_documents == 9
+    assert millstream.open(tmp_path / "out").num_documents == 9
 
 
 @pytest.mark.parametrize(
@@ -388,29 +391,29 @@ def test_the_advice_for_tables_in_text_works(tmp_path, name, content):
 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FormatError, match="write it as Parquet") as found:
-        penstock.open(tmp_path / name)
+        millstream.open(tmp_path / name)
     call = re.search(r"\((pyarrow\.parquet\.write_table.*)\) and", str(found.value)).group(1)
     eval(call, {"pyarrow": pyarrow})
     if name == "ids.jsonl":
-        data = penstock.open((tmp_path / name).with_suffix(".parquet"))
+        data = millstream.open((tmp_path / name).with_suffix(".parquet"))
         assert data.document(8).tolist() == [1, 22, 3]
 
 
 def test_a_directory_of_text_points_to_tokenize(tmp_path):
     (tmp_path / "README.md").write_text("read me " * 30)
     with pytest.raises(MissingDataError, match="contains no dataset"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
     (tmp_path / "a.jsonl").write_bytes(JSONL)
     with pytest.raises(
         MissingDataError, match=rf"a.jsonl is text, not tokens.*tokenize {tmp_path} "
     ):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
     (tmp_path / "a.jsonl").write_bytes(KINDS["LFS"][0])
     with pytest.raises(MissingDataError, match=r"a\.jsonl is a Git LFS pointer"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
     (tmp_path / "a.jsonl").write_bytes(tar_of(["x"]))
     with pytest.raises(MissingDataError, match=r"contains no tokens; a.jsonl is a tar archive"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 # Places
@@ -430,20 +433,20 @@ def test_other_remote_data_are_said_to_be_elsewhere(url, advice, tmp_path):
 
     for source in (url, Path(url), [url]):
         with pytest.raises(UsageError, match="is not read in place") as found:
-            penstock.open(source)
+            millstream.open(source)
         assert advice in str(found.value)
         assert url in str(found.value)
     with pytest.raises(UsageError, match="is not read in place"):
-        penstock.open(tmp_path, file_list=url)
+        millstream.open(tmp_path, file_list=url)
     with pytest.raises(UsageError, match="is not read in place"):
-        penstock.TextLoader(url, "bytes", 1, 8)
+        millstream.TextLoader(url, "bytes", 1, 8)
 
 
 def test_a_path_is_not_a_url():
     from pathlib import Path
 
     with pytest.raises(UsageError, match="give the URL as a string, not as a Path"):
-        penstock.open(Path("s3://bucket/data"))
+        millstream.open(Path("s3://bucket/data"))
 
 
 def test_file_urls_are_paths(tmp_path):
@@ -451,8 +454,8 @@ def test_file_urls_are_paths(tmp_path):
     folder.mkdir()
     for name in ("a", "b"):
         (folder / f"{name}.bin").write_bytes(b"\1\0")
-    assert penstock.open(folder.as_uri()).num_records == 2
-    assert penstock.open(f"{folder.as_uri()}/?.bin").num_records == 2
-    assert penstock.open(f"file://localhost{tmp_path}/my%20data/a.bin").num_records == 1
+    assert millstream.open(folder.as_uri()).num_records == 2
+    assert millstream.open(f"{folder.as_uri()}/?.bin").num_records == 2
+    assert millstream.open(f"file://localhost{tmp_path}/my%20data/a.bin").num_records == 1
     with pytest.raises(UsageError, match="write file:/// with three slashes"):
-        penstock.open("file://data/a.bin")
+        millstream.open("file://data/a.bin")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
-from penstock.formats.record_types import fields_from_json, fields_to_json
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import UsageError
+from millstream.formats.record_types import fields_from_json, fields_to_json
+from millstream.verifying import find_problems
 from tests.helpers.numbered_documents import MEMORY
 
 scalars = st.sampled_from(
@@ -60,20 +60,20 @@ def test_any_nested_type_is_written_and_read_as_it_was(kinds, seed, shard_bytes)
     records["token"] = np.arange(1, 41)
     with tempfile.TemporaryDirectory(dir=MEMORY) as root:
         path = f"{root}/data"
-        with penstock.Writer(path, fields=fields, shard_bytes=shard_bytes) as writer:
+        with millstream.Writer(path, fields=fields, shard_bytes=shard_bytes) as writer:
             for number, document in enumerate(np.split(records, [0, 7, 20])):
                 by_name = {name: document[name] for name in fields.names}
                 writer.append(document if number % 2 else by_name)
-        data = penstock.open(path)
+        data = millstream.open(path)
         assert data.fields == fields
         assert find_problems(data) == []
         is_nested = any(fields[name].base.names for name in fields.names)
-        manifest = json.loads((data.shards[0].directory / "penstock.json").read_text())
+        manifest = json.loads((data.shards[0].directory / "millstream.json").read_text())
         assert manifest["version"] == (2 if is_nested else 1)
         assert data.records(0, 40).tobytes() == records.tobytes()
         padded = np.concatenate([np.zeros(1, fields), records])
         views = [data.windows(6), data.documents(9), data.packed(9, extras="cu_seqlens")]
-        loader = penstock.Loader(data.windows(6), 3, shuffle=False)
+        loader = millstream.Loader(data.windows(6), 3, shuffle=False)
         for batch in [view[:] for view in views] + list(loader):
             shown = padded[np.asarray(batch["input_ids"])]
             for name in fields.names[1:]:
@@ -88,15 +88,15 @@ BOX = [("token", "<u4"), ("box", [("x", "<f4"), ("y", "<u2", (2,))])]
 def test_fields_of_structs_are_matched_by_name(tmp_path):
     box = np.zeros(2, [("y", "<i8", (2,)), ("x", "<f8")])
     box["x"], box["y"] = [0.5, 1.5], [[1, 2], [3, 4]]
-    with penstock.Writer(tmp_path, fields=BOX) as writer:
+    with millstream.Writer(tmp_path, fields=BOX) as writer:
         writer.append({"token": [1, 2], "box": box})
     # A user's data outlive our release: change this form only with a new format version.
-    manifest = json.loads((tmp_path / "penstock.json").read_text())
+    manifest = json.loads((tmp_path / "millstream.json").read_text())
     assert manifest["fields"] == [["token", "<u4"], ["box", [["x", "<f4"], ["y", "<u2", [2]]]]]
     assert manifest["version"] == 2
     content = (tmp_path / "00000.stream").read_bytes()
     assert content.hex() == "010000000000003f01000200020000000000c03f03000400"
-    stored = penstock.open(tmp_path).records(0, 2)["box"]
+    stored = millstream.open(tmp_path).records(0, 2)["box"]
     assert (stored["x"].tolist(), stored["y"].tolist()) == ([0.5, 1.5], [[1, 2], [3, 4]])
 
 
@@ -112,7 +112,7 @@ def test_fields_of_structs_are_matched_by_name(tmp_path):
     ids=["bare", "missing", "shape", "type", "range"],
 )
 def test_values_that_do_not_fit_a_struct_are_refused(tmp_path, box, message):
-    with penstock.Writer(tmp_path, fields=BOX) as writer:
+    with millstream.Writer(tmp_path, fields=BOX) as writer:
         with pytest.raises(UsageError, match=message):
             writer.append({"token": [1, 2], "box": box})
         writer.append({"token": [], "box": np.zeros(0, BOX[1][1])})
@@ -120,11 +120,11 @@ def test_values_that_do_not_fit_a_struct_are_refused(tmp_path, box, message):
 
 def test_structs_survive_conversion(tmp_path):
     records = random_values(np.dtype(BOX), 30, np.random.default_rng(0))
-    with penstock.Writer(tmp_path / "data", fields=BOX) as writer:
+    with millstream.Writer(tmp_path / "data", fields=BOX) as writer:
         writer.append(records)
-    data = penstock.open(tmp_path / "data")
-    penstock.convert(data, tmp_path / "out", to="penstock")
-    copied = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "data")
+    millstream.convert(data, tmp_path / "out", to="millstream")
+    copied = millstream.open(tmp_path / "out")
     assert copied.records(0, 30).tobytes() == records.tobytes()
-    report = penstock.convert(data, tmp_path / "flat", to="flat")
+    report = millstream.convert(data, tmp_path / "flat", to="flat")
     assert any("box" in what for what in report.lost)

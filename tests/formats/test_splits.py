@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock
-from penstock.cli import main
-from penstock.errors import FormatError, MissingDataError, SplitsError, UsageError
-from penstock.formats.splits import choose, divide, split_of
+import millstream
+from millstream.cli import main
+from millstream.errors import FormatError, MissingDataError, SplitsError, UsageError
+from millstream.formats.splits import choose, divide, split_of
 from tests.helpers import paths
 
 GOLDEN = paths.GOLDEN / "formats"
@@ -191,8 +191,8 @@ def of_dolma(tmp_path):
 
 def of_ours(tmp_path):
     (tmp_path / "text.txt").write_text("".join(f"document {k}\n" for k in range(100)))
-    penstock.tokenize(
-        tmp_path / "text.txt", "bytes", tmp_path / "out", split=penstock.Split(count=10)
+    millstream.tokenize(
+        tmp_path / "text.txt", "bytes", tmp_path / "out", split=millstream.Split(count=10)
     )
     return tmp_path / "out"
 
@@ -207,7 +207,7 @@ MAKERS = {
     "megatron": of_megatron,
     "datatrove": of_datatrove,
     "dolma": of_dolma,
-    "penstock": of_ours,
+    "millstream": of_ours,
 }
 
 
@@ -215,9 +215,9 @@ MAKERS = {
 def test_splits_of_every_format_are_refused_together_and_opened_alone(tmp_path, kind, capsys):
     root = MAKERS[kind](tmp_path) or tmp_path
     with pytest.raises(SplitsError, match=r"several splits: train \(\d files?\), val") as caught:
-        penstock.open(root)
+        millstream.open(root)
     assert 'split="train" (--split train)' in str(caught.value)
-    train, val = (penstock.open(root, split=name) for name in ("train", "validation"))
+    train, val = (millstream.open(root, split=name) for name in ("train", "validation"))
     paths = [
         {str(shard.path(suffix)) for shard in data.shards for suffix in shard.files}
         for data in (train, val)
@@ -225,11 +225,11 @@ def test_splits_of_every_format_are_refused_together_and_opened_alone(tmp_path, 
     assert train.num_records > 0 < val.num_records
     assert not paths[0] & paths[1]
     with pytest.raises(UsageError, match=r"no split 'tarin'; .*did you mean 'train'\?"):
-        penstock.open(root, split="tarin")
+        millstream.open(root, split="tarin")
     with pytest.raises(UsageError, match="no split 'dev'; found train"):
-        penstock.open(root, split="dev")
+        millstream.open(root, split="dev")
     with pytest.raises(UsageError, match="it must be a name such as 'train'"):
-        penstock.open(root, split=0)
+        millstream.open(root, split=0)
     assert main(["verify", str(root)]) == 0
     printed = capsys.readouterr().out
     assert printed.index("split train") < printed.index("split val")
@@ -242,7 +242,7 @@ def test_verify_checks_every_split_and_fails_if_one_is_damaged(tmp_path, capsys)
     root = of_ours(tmp_path)
     stream = next((root / "train").glob("*.stream"))
     stream.write_bytes(bytes(len(stream.read_bytes())))
-    (root / "val" / "penstock.json").write_text("{")
+    (root / "val" / "millstream.json").write_text("{")
     assert main(["verify", str(root)]) == 1
     printed = capsys.readouterr().out
     assert "xxh3" in printed
@@ -255,24 +255,24 @@ def test_verify_checks_every_split_and_fails_if_one_is_damaged(tmp_path, capsys)
 def test_a_pattern_is_refused_as_a_directory_is_and_a_list_means_what_it_says(tmp_path):
     by_name(tmp_path)
     with pytest.raises(SplitsError, match=r"\*.bin: contains several splits"):
-        penstock.open(tmp_path / "*.bin")
-    assert penstock.open(tmp_path / "*.bin", split="val").num_records == 1
-    assert penstock.open(tmp_path / "v*.bin", split="val").num_records == 1
-    assert penstock.open(tmp_path / "v*.bin").num_records == 1
-    assert penstock.open([tmp_path / "train.bin", tmp_path / "val.bin"]).num_records == 4
+        millstream.open(tmp_path / "*.bin")
+    assert millstream.open(tmp_path / "*.bin", split="val").num_records == 1
+    assert millstream.open(tmp_path / "v*.bin", split="val").num_records == 1
+    assert millstream.open(tmp_path / "v*.bin").num_records == 1
+    assert millstream.open([tmp_path / "train.bin", tmp_path / "val.bin"]).num_records == 4
 
 
 def test_the_path_that_the_user_gives_names_no_split(tmp_path):
     root = tmp_path / "test_data" / "val"
     for name in ("a", "b"):
         tokens_in(root / f"{name}.bin", 1)
-    assert penstock.open(root).num_records == 2
-    assert penstock.open(root / "*.bin").num_records == 2
-    assert penstock.open(f"{tmp_path}/../{tmp_path.name}/test_data/v*/*.bin").num_records == 2
+    assert millstream.open(root).num_records == 2
+    assert millstream.open(root / "*.bin").num_records == 2
+    assert millstream.open(f"{tmp_path}/../{tmp_path.name}/test_data/v*/*.bin").num_records == 2
     with pytest.raises(UsageError, match="has no splits; leave out split"):
-        penstock.open(root, split="val")
+        millstream.open(root, split="val")
     with pytest.raises(UsageError, match="has no splits; leave out split"):
-        penstock.open(root / "a.bin", split="val")
+        millstream.open(root / "a.bin", split="val")
 
 
 @pytest.mark.parametrize(
@@ -291,36 +291,36 @@ def test_files_that_name_no_split_are_refused_beside_held_out_ones(tmp_path, nam
         tokens_in(tmp_path / f"{name}.bin", 1)
     if is_refused:
         with pytest.raises(SplitsError, match=r"contains (several splits: |val|test)"):
-            penstock.open(tmp_path)
+            millstream.open(tmp_path)
     else:
-        assert penstock.open(tmp_path).num_records == len(names)
+        assert millstream.open(tmp_path).num_records == len(names)
 
 
 def test_a_list_of_files_does_not_hide_splits(tmp_path):
     by_name(tmp_path)
     listed = tmp_path / "list.json"
     with pytest.raises(SplitsError, match="several splits"):
-        penstock.open(tmp_path, file_list=listed)
+        millstream.open(tmp_path, file_list=listed)
     assert listed.exists()
     for _ in range(2):
-        assert penstock.open(tmp_path, split="train", file_list=listed).num_records == 3
-        assert penstock.open(tmp_path, split="val", file_list=listed).num_records == 1
+        assert millstream.open(tmp_path, split="train", file_list=listed).num_records == 3
+        assert millstream.open(tmp_path, split="val", file_list=listed).num_records == 1
     both = [tmp_path / "train.bin", tmp_path / "val.bin"]
-    assert penstock.open(both, file_list=tmp_path / "both.json").num_records == 4
+    assert millstream.open(both, file_list=tmp_path / "both.json").num_records == 4
     listed.rename(tmp_path / "files.json")
     for source in (tmp_path, tmp_path / "files.json"):
         with pytest.raises(SplitsError, match="several splits"):
-            penstock.open(source)
-        assert penstock.open(source, split="valid").num_records == 1
+            millstream.open(source)
+        assert millstream.open(source, split="valid").num_records == 1
 
 
 def test_a_list_of_files_can_be_made_of_directories_that_are_splits(tmp_path):
     of_dolma(tmp_path)
     listed = tmp_path / "list.json"
-    assert penstock.open(tmp_path, split="val", file_list=listed).num_records == 3
+    assert millstream.open(tmp_path, split="val", file_list=listed).num_records == 3
     assert len(json.loads(listed.read_text())) == 2
     with pytest.raises(SplitsError, match=r"train \(1 file\), val \(1 file\)"):
-        penstock.open(tmp_path, file_list=listed)
+        millstream.open(tmp_path, file_list=listed)
 
 
 def test_sources_are_judged_one_by_one(tmp_path):
@@ -328,10 +328,10 @@ def test_sources_are_judged_one_by_one(tmp_path):
         by_name(tmp_path / name)
     both = [tmp_path / "web", tmp_path / "code"]
     with pytest.raises(SplitsError, match="web: contains several splits"):
-        penstock.open(both)
-    assert penstock.open(both, split="train").num_records == 6
-    assert penstock.open(tmp_path / "*", split="train").num_records == 6
-    assert penstock.open([both[0] / "train.bin", both[1] / "val.bin"]).num_records == 4
+        millstream.open(both)
+    assert millstream.open(both, split="train").num_records == 6
+    assert millstream.open(tmp_path / "*", split="train").num_records == 6
+    assert millstream.open([both[0] / "train.bin", both[1] / "val.bin"]).num_records == 4
 
 
 def test_a_word_means_all_directories_with_it_and_a_whole_name_one(tmp_path):
@@ -340,9 +340,9 @@ def test_a_word_means_all_directories_with_it_and_a_whole_name_one(tmp_path):
         tokens_in(tmp_path / "files" / f"{name}.npy", number)
     for kind in ("directories", "files"):
         root = tmp_path / kind
-        assert penstock.open(root, split="train").records(0, 2).tolist() == [0, 1]
-        assert penstock.open(root, split="val").records(0, 2).tolist() == [2, 3]
-    assert penstock.open(tmp_path / "directories", split="val_small").num_records == 1
+        assert millstream.open(root, split="train").records(0, 2).tolist() == [0, 1]
+        assert millstream.open(root, split="val").records(0, 2).tolist() == [2, 3]
+    assert millstream.open(tmp_path / "directories", split="val_small").num_records == 1
 
 
 def test_the_advice_is_to_open_the_training_split(tmp_path):
@@ -351,15 +351,15 @@ def test_the_advice_is_to_open_the_training_split(tmp_path):
         for name in names:
             tokens_in(root / name / "0.bin", 1)
         with pytest.raises(SplitsError, match=r'choose one with split="(training|TRAIN|train_v1)"'):
-            penstock.open(root)
+            millstream.open(root)
 
 
 def test_hidden_files_are_no_data(tmp_path):
     for name in ("a.bin", "._a.bin", ".old_val.bin"):
         tokens_in(tmp_path / name, 1)
-    assert penstock.open(tmp_path).num_records == 1
+    assert millstream.open(tmp_path).num_records == 1
     tokens_in(tmp_path / "val" / "._0.bin", 1)
-    assert penstock.open(tmp_path).num_records == 1
+    assert millstream.open(tmp_path).num_records == 1
 
 
 @pytest.mark.parametrize("names", [("train/a", "val/a"), ("train/a",), ("val/a",)])
@@ -373,47 +373,47 @@ def test_files_beside_directories_that_are_splits_are_refused(
     with pytest.raises(
         SplitsError, match=r"1 file without a split in the name|and split directories"
     ):
-        penstock.open("k", **options)
-    assert penstock.open("k", split=names[0].partition("/")[0]).num_records == 1
+        millstream.open("k", **options)
+    assert millstream.open("k", split=names[0].partition("/")[0]).num_records == 1
 
 
 def test_splits_as_files_and_as_directories_are_refused(tmp_path):
     tokens_in(tmp_path / "train.bin", 1)
     tokens_in(tmp_path / "val" / "0.bin", 1)
     with pytest.raises(SplitsError, match="several splits"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
     for split in ("train", "val"):
-        assert penstock.open(tmp_path, split=split).num_records == 1
+        assert millstream.open(tmp_path, split=split).num_records == 1
     tokens_in(tmp_path / "training" / "0.bin", 1)
     for split in (None, "train", "val"):
         with pytest.raises(
             SplitsError, match=r"files \(train.bin\) and split directories .*training"
         ):
-            penstock.open(tmp_path, split=split)
-    assert penstock.open(tmp_path / "*.bin").num_records == 1
-    assert penstock.open(tmp_path / "training").num_records == 1
+            millstream.open(tmp_path, split=split)
+    assert millstream.open(tmp_path / "*.bin").num_records == 1
+    assert millstream.open(tmp_path / "training").num_records == 1
 
 
 def test_data_below_a_directory_that_is_a_split_are_not_passed_over(tmp_path):
     tokens_in(tmp_path / "train" / "x" / "0.bin", 1)
     tokens_in(tmp_path / "val" / "0.bin", 1)
     with pytest.raises(SplitsError, match=r'train \(1 file\), val \(1 file\); .*split="train"'):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
     with pytest.raises(
         MissingDataError, match=r"train: is not a dataset, but x may be.*open '.*train/x'"
     ):
-        penstock.open(tmp_path, split="train")
+        millstream.open(tmp_path, split="train")
 
 
 def test_splits_may_be_of_different_formats(tmp_path):
     tokens_in(tmp_path / "train.npy", 1)
     tokens_in(tmp_path / "val.bin", 1)
     with pytest.raises(SplitsError, match="several splits"):
-        penstock.open(tmp_path)
-    assert penstock.open(tmp_path, split="train").num_records == 1
+        millstream.open(tmp_path)
+    assert millstream.open(tmp_path, split="train").num_records == 1
     tokens_in(tmp_path / "train_2.bin", 1)
     with pytest.raises(FormatError, match=r"files that end in \.bin and \.npy"):
-        penstock.open(tmp_path, split="train")
+        millstream.open(tmp_path, split="train")
 
 
 @pytest.mark.parametrize(
@@ -425,9 +425,9 @@ def test_short_names_of_splits_count_in_pairs(tmp_path, names):
     sources = [tmp_path, tmp_path / "*" / "*.bin"] if "/" in names[0] else [tmp_path]
     for source in sources:
         with pytest.raises(SplitsError, match="several splits") as refusal:
-            penstock.open(source)
+            millstream.open(source)
         split = re.search(r'split="(\w+)"', str(refusal.value)).group(1)
-        assert penstock.open(source, split=split).num_records == 1
+        assert millstream.open(source, split=split).num_records == 1
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ def test_short_names_of_splits_count_in_pairs(tmp_path, names):
 def test_short_words_that_are_no_pair_open_together(tmp_path, names):
     for name in names:
         tokens_in(tmp_path / f"{name}.bin", 1)
-    assert penstock.open(tmp_path).num_records == len(names)
+    assert millstream.open(tmp_path).num_records == len(names)
 
 
 def test_what_datasets_cached_is_not_joined_with_the_rows_it_was_made_of(tmp_path):
@@ -456,20 +456,20 @@ def test_what_datasets_cached_is_not_joined_with_the_rows_it_was_made_of(tmp_pat
 
     make("cache-0123456789abcdef_00000_of_00002.arrow")
     make("cache-0123456789abcdef_00001_of_00002.arrow")
-    assert penstock.open(tmp_path).num_records == 6
+    assert millstream.open(tmp_path).num_records == 6
     make("parquet-train.arrow")
     for source in (tmp_path, tmp_path / "*.arrow"):
         with pytest.raises(FormatError, match=r"cache-0.*arrow, which Hugging Face.*save_to_disk"):
-            penstock.open(source)
-    assert penstock.open(tmp_path / "parquet-*.arrow").num_records == 3
-    assert penstock.open(tmp_path / "cache-*.arrow").num_records == 6
+            millstream.open(source)
+    assert millstream.open(tmp_path / "parquet-*.arrow").num_records == 3
+    assert millstream.open(tmp_path / "cache-*.arrow").num_records == 6
 
 
 def test_a_dataset_dict_has_splits_of_any_name_in_lists_and_patterns_too(tmp_path, monkeypatch):
     of_datasets(tmp_path / "d")
     (tmp_path / "d" / "validation").rename(tmp_path / "d" / "gsm8k")
     monkeypatch.chdir(tmp_path)
-    one = penstock.open("d/gsm8k").num_records
+    one = millstream.open("d/gsm8k").num_records
     for source, options in (
         ("d", {}),
         ("d", {"file_list": "list.json"}),
@@ -478,9 +478,9 @@ def test_a_dataset_dict_has_splits_of_any_name_in_lists_and_patterns_too(tmp_pat
         ("d/[tg]*", {}),
     ):
         with pytest.raises(SplitsError, match="gsm8k"):
-            penstock.open(source, **options)
-        assert penstock.open(source, split="gsm8k", **options).num_records == one
-    assert penstock.open("d/gsm8k", file_list="own.json").num_records == one
+            millstream.open(source, **options)
+        assert millstream.open(source, split="gsm8k", **options).num_records == one
+    assert millstream.open("d/gsm8k", file_list="own.json").num_records == one
 
 
 @pytest.mark.parametrize(
@@ -497,12 +497,12 @@ def test_a_dataset_dict_has_splits_of_any_name_in_lists_and_patterns_too(tmp_pat
 def test_corpora_with_such_words_in_their_names_open_together(tmp_path, names):
     for name in names:
         tokens_in(tmp_path / f"{name}.bin", 1)
-    assert penstock.open(tmp_path).num_records == 2
-    assert penstock.open(tmp_path / "*.bin").num_records == 2
-    assert penstock.open(tmp_path, split=split_of(names[0])).num_records == 1
+    assert millstream.open(tmp_path).num_records == 2
+    assert millstream.open(tmp_path / "*.bin").num_records == 2
+    assert millstream.open(tmp_path, split=split_of(names[0])).num_records == 1
     tokens_in(tmp_path / "train.bin", 1)
     with pytest.raises(SplitsError, match="several splits"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ def test_clear_names_of_held_out_data_are_refused_beside_others(tmp_path, name):
     for each in (name, "x"):
         tokens_in(tmp_path / f"{each}.bin", 1)
     with pytest.raises(SplitsError, match=r"judging by their names.*or list the files"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 def test_verify_does_each_of_several_datasets_on_its_own(tmp_path, capsys):
@@ -532,7 +532,7 @@ def test_loss_masks_follow_the_split(tmp_path):
     (tmp_path / "masks" / "train.npy").write_bytes(b"\1\0\1")
     (tmp_path / "masks" / "val.npy").write_bytes(b"\1")
     options = {"loss_masks": tmp_path / "masks" / "*.npy"}
-    data = penstock.open(tmp_path / "tokens", split="train", **options)
+    data = millstream.open(tmp_path / "tokens", split="train", **options)
     assert data.records(0, 3)["loss_mask"].tolist() == [1, 0, 1]
 
 
@@ -541,16 +541,16 @@ def test_directories_without_data_are_no_splits(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_it.py").write_text("def test_it(): ...")
     with pytest.raises(MissingDataError, match="contains no dataset"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
     tokens_in(tmp_path / "corpus.bin", 1)
-    assert penstock.open(tmp_path).num_records == 1
+    assert millstream.open(tmp_path).num_records == 1
 
 
 def test_what_belongs_to_files_names_no_split_of_its_own(tmp_path):
     tokens_in(tmp_path / "val_0.bin", 1)
     tokens_in(tmp_path / "val_1.bin", 1)
-    listed = penstock.open(tmp_path, file_list=tmp_path / "files.json")
-    assert penstock.open(tmp_path / "*").num_records == listed.num_records == 2
+    listed = millstream.open(tmp_path, file_list=tmp_path / "files.json")
+    assert millstream.open(tmp_path / "*").num_records == listed.num_records == 2
 
 
 def test_lists_keep_the_order_of_their_sources(tmp_path):
@@ -562,4 +562,4 @@ def test_lists_keep_the_order_of_their_sources(tmp_path):
         {"file_list": tmp_path / "list.json"},
         {"file_list": tmp_path / "list.json"},
     ):
-        assert penstock.open(sources, **options).records(0, 3).tolist() == [0, 1, 2]
+        assert millstream.open(sources, **options).records(0, 3).tolist() == [0, 1, 2]

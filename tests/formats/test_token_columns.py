@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.cli import main
-from penstock.errors import FormatError, UsageError
-from penstock.formats import arrow as arrow_format
-from penstock.formats.token_columns import columns_of
-from penstock.formats.wanted_columns import Wanted
-from penstock.testing import assert_resumes_exactly
-from penstock.verifying import find_problems
+import millstream
+from millstream.cli import main
+from millstream.errors import FormatError, UsageError
+from millstream.formats import arrow as arrow_format
+from millstream.formats.token_columns import columns_of
+from millstream.formats.wanted_columns import Wanted
+from millstream.testing import assert_resumes_exactly
+from millstream.verifying import find_problems
 from tests.helpers import paths
 
 GOLDEN = paths.GOLDEN / "formats" / "huggingface"
@@ -30,7 +30,7 @@ TOKENS = [[1, 2, 3], [4, 5], [], [6]]
 def cache(tmp_path_factory, monkeypatch):
     directory = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
-    return directory / "penstock"
+    return directory / "millstream"
 
 
 def write(path, columns):
@@ -56,7 +56,7 @@ def model_of_windows(tokens, mask, seq_len):
 
 def loaded_windows(data, seq_len, **options):
     view = data.windows(seq_len, **options)
-    loader = penstock.Loader(view, 1, shuffle=False, tail="keep", output="numpy")
+    loader = millstream.Loader(view, 1, shuffle=False, tail="keep", output="numpy")
     batches = list(loader)
     return tuple([b[name][0].tolist() for b in batches] for name in ("input_ids", "labels"))
 
@@ -67,7 +67,7 @@ def loaded_windows(data, seq_len, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXPECTED if "loss_mask" in EXPECTED[name]])
 def test_labels_of_hugging_face_datasets_are_what_is_trained_on(name):
-    data = penstock.open(GOLDEN / name)
+    data = millstream.open(GOLDEN / name)
     tokens = sum(EXPECTED[name]["documents"], [])
     mask = sum(EXPECTED[name]["loss_mask"], [])
     assert 0 < sum(mask) < len(mask)
@@ -81,21 +81,21 @@ def test_labels_of_hugging_face_datasets_are_what_is_trained_on(name):
         labels = [t if m else -100 for t, m in zip(document, trained, strict=True)][1:]
         assert row["input_ids"].tolist() == document + [0] * (24 - len(document))
         assert row["labels"].tolist() == labels + [-100] * (24 - len(labels))
-    assert_resumes_exactly(lambda: penstock.Loader(data.packed(16), 2, seed=3, output="numpy"))
+    assert_resumes_exactly(lambda: millstream.Loader(data.packed(16), 2, seed=3, output="numpy"))
 
 
 def test_ignored_labels_leave_the_file_as_it_was_read_before():
-    data = penstock.open(GOLDEN / "mapped", ignore="labels")
+    data = millstream.open(GOLDEN / "mapped", ignore="labels")
     assert data.fields.names == ("token",)
     assert data.shards[0].files[".stream"].path.endswith(".arrow")
-    assert penstock.open(GOLDEN / "shifted", ignore=["labels"]).num_documents == 14
+    assert millstream.open(GOLDEN / "shifted", ignore=["labels"]).num_documents == 14
 
 
 def test_labels_that_are_shifted_are_refused_and_called_so():
     with pytest.raises(
         FormatError, match=r"row \d+: labels\[\d\] is \d+, expected -100 or the"
     ) as e:
-        penstock.open(GOLDEN / "shifted")
+        millstream.open(GOLDEN / "shifted")
     assert "found the next token: labels must not be shifted" in str(e.value)
     assert "write them as [-100, *labels[:-1]] to keep what they mask" in str(e.value)
     assert "ignore='labels'" in str(e.value)
@@ -105,10 +105,10 @@ def test_the_advice_for_labels_that_are_shifted_works(tmp_path):
     shifted = [[-100, 3, -100], [5, -100]]
     path = write(tmp_path / "t.parquet", {"input_ids": [[1, 2, 3], [4, 5]], "labels": shifted})
     with pytest.raises(FormatError, match="must not be shifted") as e:
-        penstock.open(path)
+        millstream.open(path)
     advice = re.search(r"\[-100, \*labels\[:-1\]\]", str(e.value)).group()
     back = [eval(advice, {"labels": labels}) for labels in shifted]
-    data = penstock.open(write(path, {"input_ids": [[1, 2, 3], [4, 5]], "labels": back}))
+    data = millstream.open(write(path, {"input_ids": [[1, 2, 3], [4, 5]], "labels": back}))
     assert data.records(0, 5)["loss_mask"].tolist() == [0, 0, 1, 0, 1]
 
 
@@ -201,7 +201,9 @@ def test_columns_of_one_name_are_refused_only_if_they_are_read(tmp_path):
 
 
 def test_a_label_of_a_document_is_no_label_of_tokens(tmp_path):
-    data = penstock.open(write(tmp_path / "t.arrow", {"input_ids": TOKENS, "labels": [1, 0, 1, 1]}))
+    data = millstream.open(
+        write(tmp_path / "t.arrow", {"input_ids": TOKENS, "labels": [1, 0, 1, 1]})
+    )
     assert data.fields.names == ("token",)
     assert data.manifests[0].unread == ("the columns labels (int64)",)
 
@@ -233,9 +235,9 @@ def test_values_that_do_not_fit_the_tokens_are_refused(tmp_path, kind, name, val
     path = write(tmp_path / f"t.{kind}", {"input_ids": TOKENS, name: values})
     for _ in range(2):  # nothing of it stays in the cache
         with pytest.raises(FormatError, match=error) as refusal:
-            penstock.open(path)
+            millstream.open(path)
         assert str(path) in str(refusal.value)
-    assert penstock.open(path, ignore=name).document(1).tolist() == [4, 5]
+    assert millstream.open(path, ignore=name).document(1).tolist() == [4, 5]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
@@ -245,8 +247,8 @@ def test_a_part_of_a_name_is_not_the_column_to_ignore(tmp_path, kind):
     path = write(tmp_path / f"t.{kind}", columns)
     for name in ("mask", "tokens_mask", "(list", "a (list"):
         with pytest.raises(UsageError, match="ignore: no file has a column"):
-            penstock.open(path, ignore=name)
-    assert penstock.open(path, ignore=["loss_mask", "a"]).fields.names == ("token",)
+            millstream.open(path, ignore=name)
+    assert millstream.open(path, ignore=["loss_mask", "a"]).fields.names == ("token",)
 
 
 def test_rows_are_counted_over_batches(tmp_path, monkeypatch):
@@ -256,28 +258,28 @@ def test_rows_are_counted_over_batches(tmp_path, monkeypatch):
     path = write(tmp_path / "t.parquet", {"input_ids": rows, "labels": labels})
     monkeypatch.setattr(arrow_format, "_ROWS_AT_ONCE", 7)
     with pytest.raises(FormatError, match=r"row 37: labels\[1\] is 5, expected -100 .*, 75"):
-        penstock.open(path)
+        millstream.open(path)
 
 
 def test_masks_may_be_floats_of_0_and_1(tmp_path):
     masks = [[0.0, 1.0, 1.0], [1.0, 0.0], [], [1.0]]
     for kind in ("arrow", "parquet"):
         path = write(tmp_path / f"t.{kind}", {"input_ids": TOKENS, "loss_mask": masks})
-        assert penstock.open(path).records(0, 6)["loss_mask"].tolist() == [0, 1, 1, 1, 0, 1]
+        assert millstream.open(path).records(0, 6)["loss_mask"].tolist() == [0, 1, 1, 1, 0, 1]
     for wrong in (0.5, float("nan")):
         masks[1][1] = wrong
         path = write(tmp_path / "w.parquet", {"input_ids": TOKENS, "loss_mask": masks})
         with pytest.raises(
             FormatError, match=rf"row 1: loss_mask\[1\] is {wrong}, expected 0 or 1"
         ):
-            penstock.open(path)
+            millstream.open(path)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_nulls_among_the_tokens_are_not_to_be_ignored(tmp_path, kind):
     path = write(tmp_path / f"t.{kind}", {"input_ids": [[1, None], [2]]})
     with pytest.raises(FormatError, match="'input_ids' has nulls") as refusal:
-        penstock.open(path)
+        millstream.open(path)
     assert "ignore" not in str(refusal.value)
 
 
@@ -300,7 +302,7 @@ def test_files_with_other_types_of_tokens_are_to_be_written_with_one(tmp_path):
     for sources in ("*.parquet", ["c.bin", "a.parquet"], ["a.parquet", "c.bin"]):
         paths = [sources] if isinstance(sources, str) else sources
         with pytest.raises(FormatError, match="write the files again with one type") as refusal:
-            penstock.open([tmp_path / path for path in paths])
+            millstream.open([tmp_path / path for path in paths])
         assert "ignore" not in str(refusal.value)
 
 
@@ -308,9 +310,9 @@ def test_columns_that_contradict_each_other_are_refused(tmp_path):
     columns = {"input_ids": TOKENS, "labels": TOKENS, "loss_mask": [[1, 1, 1], [0, 1], [], [1]]}
     path = write(tmp_path / "t.parquet", columns)
     with pytest.raises(FormatError, match=r"row 1: loss_mask\[0\] is 0, but labels\[0\] is 4"):
-        penstock.open(path)
+        millstream.open(path)
     columns["loss_mask"][1][0] = 1
-    data = penstock.open(write(path, columns))
+    data = millstream.open(write(path, columns))
     assert data.records(0, 9)["loss_mask"].tolist() == [1] * 6
 
 
@@ -320,7 +322,7 @@ def test_padding_may_hold_any_label_and_a_row_of_padding_is_an_empty_document(tm
         "attention_mask": [[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 1, 0]],
         "labels": [[-100, 8, 55, -100], [1, 2, 3, 4], [44, 9, -100, -1]],
     }
-    data = penstock.open(write(tmp_path / "t.arrow", columns))
+    data = millstream.open(write(tmp_path / "t.arrow", columns))
     assert [data.document(k).tolist() for k in range(3)] == [
         *([(7, 0), (8, 1)], [], [(9, 1), (7, 0)])
     ]
@@ -339,7 +341,7 @@ def test_other_columns_become_fields_and_metadata(tmp_path, kind):
         "url": ["a", None, "c", "é", "e"],
         "score": [1, 2, 3, 4, 5],
     }
-    data = penstock.open(
+    data = millstream.open(
         write(tmp_path / f"t.{kind}", columns),
         fields=["weight", "is_code"],
         metadata=["url", "score"],
@@ -358,13 +360,13 @@ def test_other_columns_become_fields_and_metadata(tmp_path, kind):
 def test_metadata_that_cannot_be_json_is_refused_with_its_row(tmp_path):
     path = write(tmp_path / "t.parquet", {"ids": TOKENS, "w": [1.0, 2.0, float("nan"), 4.0]})
     with pytest.raises(FormatError, match="row 2: its metadata cannot be written as JSON"):
-        penstock.open(path, metadata="w")
+        millstream.open(path, metadata="w")
 
 
 def test_datasets_without_columns_take_none(data):
     directory = data.shards[0].directory
-    with pytest.raises(UsageError, match="penstock-stream has no columns such as url"):
-        penstock.open(directory, metadata="url")
+    with pytest.raises(UsageError, match="millstream-stream has no columns such as url"):
+        millstream.open(directory, metadata="url")
 
 
 # In place, and what is kept in the cache
@@ -373,31 +375,31 @@ def test_datasets_without_columns_take_none(data):
 def test_tokens_without_padding_are_read_in_place_and_the_mask_once(tmp_path, monkeypatch, cache):
     ones = [[1] * len(row) for row in TOKENS]
     path = write(tmp_path / "t.arrow", {"input_ids": TOKENS, "attention_mask": ones})
-    data = penstock.open(path)
+    data = millstream.open(path)
     assert data.shards[0].files[".stream"].path == str(path)
     assert not (cache / "decoded").exists()
     monkeypatch.delattr(arrow_format, "read_lists")  # nothing reads the mask again
-    assert penstock.open(path).document(1).tolist() == [4, 5]
+    assert millstream.open(path).document(1).tolist() == [4, 5]
 
 
 def test_padding_is_looked_for_once(tmp_path, monkeypatch):
     masks = [[1, 1, 0], [1, 1], [], [1]]
     path = write(tmp_path / "t.arrow", {"input_ids": TOKENS, "attention_mask": masks})
-    assert penstock.open(path).document(0).tolist() == [1, 2]
+    assert millstream.open(path).document(0).tolist() == [1, 2]
     monkeypatch.delattr(arrow_format, "read_lists")
-    assert penstock.open(path).document(0).tolist() == [1, 2]
+    assert millstream.open(path).document(0).tolist() == [1, 2]
 
 
 def test_what_was_decoded_with_other_meanings_is_not_used(tmp_path):
     columns = {"input_ids": TOKENS, "labels": [[-100, 2, 3], [4, 5], [], [6]]}
     columns["attention_mask"] = [[1, 1, 1], [1, 0], [], [1]]
     path = write(tmp_path / "t.parquet", columns)
-    plain = penstock.open(path, ignore=["labels", "attention_mask"])
+    plain = millstream.open(path, ignore=["labels", "attention_mask"])
     assert plain.fields.names == ("token",)  # as all versions before decoded it
-    assert penstock.open(path).fields.names == ("token", "loss_mask")
-    assert penstock.open(path, ignore="labels").num_records == 5
-    assert penstock.open(path, ignore="attention_mask").num_records == 6
-    assert penstock.open(path, ignore=["labels", "attention_mask"]).num_records == 6
+    assert millstream.open(path).fields.names == ("token", "loss_mask")
+    assert millstream.open(path, ignore="labels").num_records == 5
+    assert millstream.open(path, ignore="attention_mask").num_records == 6
+    assert millstream.open(path, ignore=["labels", "attention_mask"]).num_records == 6
 
 
 def test_list_views_in_order_are_read_in_place_and_others_decoded(tmp_path):
@@ -412,9 +414,9 @@ def test_list_views_in_order_are_read_in_place_and_others_decoded(tmp_path):
         write(path, {"ids": view.from_arrays(starts, sizes, values)})
         if documents is None:
             with pytest.raises(FormatError, match="pyarrow cannot read it"):
-                penstock.open(path)
+                millstream.open(path)
             continue
-        data = penstock.open(path)
+        data = millstream.open(path)
         assert [data.document(k).tolist() for k in range(3)] == documents
         is_in_order = starts == sorted(starts) or documents == [[2, 3], [], [4, 5, 6]]
         assert bool(data.shards[0].files[".stream"].path) == is_in_order
@@ -424,19 +426,19 @@ def test_files_with_and_without_padding_are_one_dataset(tmp_path):
     columns = {"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1, 1]]}
     write(tmp_path / "a.arrow", columns)
     write(tmp_path / "b.arrow", columns | {"attention_mask": [[0, 1, 1]]})
-    data = penstock.open(tmp_path)
+    data = millstream.open(tmp_path)
     assert [bool(shard.files[".stream"].path) for shard in data.shards] == [True, False]
     assert loaded_windows(data, 4) == ([[1, 2, 3, 2]], [[2, 3, 2, 3]])
     write(tmp_path / "c.arrow", {"input_ids": [[1, 2]], "labels": [[1, -100]]})
     with pytest.raises(FormatError, match=r"loss_mask.*need the same record type"):
-        penstock.open(tmp_path)
+        millstream.open(tmp_path)
 
 
 def test_a_mask_beside_tokens_that_have_one_is_refused(tmp_path):
     path = write(tmp_path / "t.parquet", {"ids": TOKENS, "labels": TOKENS})
     (tmp_path / "mask").write_bytes(bytes(6))
     with pytest.raises(UsageError, match="a loss mask needs a single token file without one"):
-        penstock.open(path, loss_masks=tmp_path / "mask")
+        millstream.open(path, loss_masks=tmp_path / "mask")
 
 
 # The command line and conversion
@@ -444,7 +446,7 @@ def test_a_mask_beside_tokens_that_have_one_is_refused(tmp_path):
 
 def test_columns_of_mds_are_named_too():
     path = GOLDEN.parent / "mds" / "with_id"
-    assert penstock.open(path).manifests[0].unread == ("the columns id (str), n (int)",)
+    assert millstream.open(path).manifests[0].unread == ("the columns id (str), n (int)",)
 
 
 def test_inspect_names_what_is_left_out_and_takes_columns(capsys):
@@ -464,12 +466,12 @@ def test_inspect_names_what_is_left_out_and_takes_columns(capsys):
 
 
 def test_convert_keeps_the_mask_where_it_can_and_names_what_it_leaves(tmp_path):
-    data = penstock.open(GOLDEN / "sft_left")
-    report = penstock.convert(data, tmp_path / "ds", "datatrove")
+    data = millstream.open(GOLDEN / "sft_left")
+    report = millstream.convert(data, tmp_path / "ds", "datatrove")
     assert any("the columns messages" in loss for loss in report.lost)
-    kept = penstock.open(tmp_path / "ds")
+    kept = millstream.open(tmp_path / "ds")
     assert loaded_windows(kept, 5) == loaded_windows(data, 5)
-    report = penstock.convert(data, tmp_path / "flat", "flat")
+    report = millstream.convert(data, tmp_path / "flat", "flat")
     assert "flat cannot store the fields loss_mask" in report.lost
 
 
@@ -539,7 +541,7 @@ def test_any_table_gives_the_tokens_and_labels_of_its_model(tmp_path_factory, ch
         options = pa.ipc.IpcWriteOptions(compression="zstd" if "zstd" in kind else None)
         with new(path, table.schema, options=options) as writer:
             writer.write_table(table, max_chunksize=at_once)
-    data = penstock.open(path, access=draw(one_of(["pread", "mmap"])))
+    data = millstream.open(path, access=draw(one_of(["pread", "mmap"])))
     documents, masks = documents[kept], masks[kept]
     assert data.num_documents == len(documents)
     for k, document in enumerate(documents):
@@ -556,9 +558,9 @@ def test_files_of_which_only_some_have_labels_open_without_them(tmp_path):
     pq.write_table(pa.table({"input_ids": tokens, "labels": tokens}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"input_ids": tokens}), tmp_path / "b.parquet")
     with pytest.raises(FormatError, match=rf"{tmp_path}/b.parquet: records are .*ignore="):
-        penstock.open(tmp_path)
-    data = penstock.open(tmp_path, ignore="labels")
+        millstream.open(tmp_path)
+    data = millstream.open(tmp_path, ignore="labels")
     assert data.num_records == 10
     assert f"{tmp_path}/a.parquet" in repr(data)
     with pytest.raises(UsageError, match="no file has a column 'label'; did you mean 'labels'"):
-        penstock.open(tmp_path, ignore="label")
+        millstream.open(tmp_path, ignore="label")

@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import penstock
-from penstock.text.sources import Source
+import millstream
+from millstream.text.sources import Source
 from tests.helpers.chat_templates import SPECIALS
 from tests.helpers.vocabularies import some_text
 
@@ -117,7 +117,7 @@ def plain_json():
     """A tokenizer.json that the fast engine reads, trained on the spot."""
     with TemporaryDirectory() as directory:
         source = Source.from_documents([some_text()[:60_000]])
-        penstock.train_tokenizer(source, 800, specials=SPECIALS, out=directory)
+        millstream.train_tokenizer(source, 800, specials=SPECIALS, out=directory)
         return Path(directory, "tokenizer.json").read_text()
 
 

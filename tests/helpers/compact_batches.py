@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from penstock.batches.sample_reader import SampleReader
-from penstock.load.widening import widen
+from millstream.batches.sample_reader import SampleReader
+from millstream.load.widening import widen
 
 
 def read_compactly(view, samples, dtype, row_slice=None):

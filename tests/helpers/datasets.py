@@ -2,16 +2,16 @@
 
 import numpy as np
 
-import penstock
+import millstream
 
 
 def write_dataset(path, tokens, *, cuts=(), shard_bytes=1, **options):
     """One document per piece between `cuts`, and a shard per document unless told otherwise."""
     options = {"vocab_size": 1 << 16} | options
-    with penstock.Writer(path, shard_bytes=shard_bytes, **options) as writer:
+    with millstream.Writer(path, shard_bytes=shard_bytes, **options) as writer:
         for document in np.split(np.asarray(tokens), list(cuts)):
             writer.append(document)
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 def write_random_documents(path, count, *, longest, num_ids=1000, shard_bytes=4000):
@@ -25,11 +25,11 @@ def write_random_documents(path, count, *, longest, num_ids=1000, shard_bytes=40
 def write_documents(path, documents, *, masked=False, token="<u2", shard_bytes=1 << 20):
     """Documents, with a loss mask that leaves out even ids if it is `masked`."""
     fields = [("token", token), ("loss_mask", "u1")] if masked else [("token", token)]
-    with penstock.Writer(path, fields=fields, shard_bytes=shard_bytes) as writer:
+    with millstream.Writer(path, fields=fields, shard_bytes=shard_bytes) as writer:
         for document in documents:
             ids = np.array(document, np.int64)
             writer.append({"token": ids, "loss_mask": ids % 2} if masked else ids)
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 def tokens_of(records):

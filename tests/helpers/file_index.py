@@ -9,7 +9,7 @@ from itertools import groupby
 from tests.helpers import paths
 
 PAGE = paths.ROOT / "docs" / "files.md"
-SOURCE = paths.ROOT / "src" / "penstock"
+SOURCE = paths.ROOT / "src" / "millstream"
 HEAD = """# Files
 
 Every source file and what it holds, from the first line of its docstring. `make format` writes this

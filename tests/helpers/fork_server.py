@@ -19,8 +19,8 @@ PRELOADED = [
     "torchdata.stateful_dataloader",
     "transformers.models.llama.modeling_llama",
     "transformers.trainer",
-    "penstock.text.live.pipeline",
-    "penstock.text.tokenize.tokenizing",
+    "millstream.text.live.pipeline",
+    "millstream.text.tokenize.tokenizing",
 ]
 
 

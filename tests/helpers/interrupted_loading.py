@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from penstock.cache import cache_directory
+from millstream.cache import cache_directory
 from tests.helpers.live_text import make_loader, rows_of
 from tests.helpers.sigint import send_interrupts
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.batches.layout_table import LayoutTable
-from penstock.batches.view_state import ViewState
-from penstock.read.files import GEOMETRY, FileKind, Files, OpenFiles, ShardFiles
-from penstock.read.segments import OUTPUT
+from millstream.batches.layout_table import LayoutTable
+from millstream.batches.view_state import ViewState
+from millstream.read.files import GEOMETRY, FileKind, Files, OpenFiles, ShardFiles
+from millstream.read.segments import OUTPUT
 
 INT64 = 8
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-import penstock
-from penstock import Packing, Source, TextLoader
+import millstream
+from millstream import Packing, Source, TextLoader
 from tests.helpers import live_model
 
 BOS = 256
@@ -22,7 +22,7 @@ class Bytes:
     """The tokenizer "bytes", whose end of text here begins documents instead."""
 
     def __init__(self) -> None:
-        self._bytes = penstock.load_tokenizer("bytes")
+        self._bytes = millstream.load_tokenizer("bytes")
         self.name, self.engine, self.fingerprint = "bytes-bos", "bytes", "b"
         self.vocab_size, self.specials = 257, {"<|bos|>": BOS}
         self.bos_id, self.eos_id = BOS, None

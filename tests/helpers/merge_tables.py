@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from penstock.text.merging.merge_tables import MergeTables
+from millstream.text.merging.merge_tables import MergeTables
 
 BYTES = [bytes([byte]) for byte in range(256)]
 

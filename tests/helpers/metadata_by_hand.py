@@ -45,13 +45,13 @@ def write_by_hand(path, *, ids, index, metadata, num_spans=None):
         },
     }
     manifest = {
-        "format": "penstock-stream",
+        "format": "millstream-stream",
         "version": 1,
         "fields": [["token", "<u2"], ["metadata_id", "<u4"]],
         "vocab_size": None,
         "tokenizer": {},
         "shards": [shard],
     }
-    with open(f"{path}/penstock.json", "w") as file:  # noqa: PTH123
+    with open(f"{path}/millstream.json", "w") as file:  # noqa: PTH123
         json.dump(manifest, file)
     return path

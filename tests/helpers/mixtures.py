@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-import penstock
+import millstream
 
 EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
 PAD_ID = 3
@@ -21,7 +21,7 @@ def write_sources(path, num_documents=60):
     """Datasets with narrow and wide tokens, and with fields that only some of them have."""
     generator = np.random.default_rng(0)
     for number, (name, fields) in enumerate(FIELDS.items()):
-        with penstock.Writer(
+        with millstream.Writer(
             path / name, fields=fields, vocab_size=50_000, shard_bytes=600
         ) as writer:
             for _ in range(num_documents):
@@ -30,16 +30,16 @@ def write_sources(path, num_documents=60):
                 ids = generator.integers(first, first + num_ids, generator.integers(1, 40))
                 values = {"token": ids, "loss_mask": ids % 3 > 0, "score": ids - 15_000}
                 writer.append({field: values[field] for field, _ in fields})
-    return {name: penstock.open(path / name) for name in FIELDS}
+    return {name: millstream.open(path / name) for name in FIELDS}
 
 
 def windows_of(path, sizes, seq_len=4):
     """A source of windows for each name, with as many samples as `sizes` says."""
     views = {}
     for number, (name, size) in enumerate(sizes.items()):
-        with penstock.Writer(path / name, vocab_size=1 << 16) as writer:
+        with millstream.Writer(path / name, vocab_size=1 << 16) as writer:
             writer.append((np.arange(size * seq_len + 1) + 7919 * number) % (1 << 16))
-        views[name] = penstock.open(path / name).windows(seq_len)
+        views[name] = millstream.open(path / name).windows(seq_len)
     return views
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-import penstock
+import millstream
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 IGNORED = -100
@@ -19,7 +19,7 @@ POLICIES = ["best_fit", "bos_best_fit", "bos_best_fit_keep"]
 
 def write_numbered(path, lengths, *, first=1, **options):
     """Documents of these lengths, whose tokens count up from `first`."""
-    with penstock.Writer(path, fields="<u4", **options) as writer:
+    with millstream.Writer(path, fields="<u4", **options) as writer:
         for length in lengths:
             writer.append(np.arange(first, first + length))
             first += length
@@ -41,7 +41,7 @@ def numbered(lengths, *, splits=(), group_size=1, **options):
             first = write_numbered(
                 paths[-1], lengths[start:stop], first=first, group_size=group_size, **options
             )
-        yield penstock.open(paths)
+        yield millstream.open(paths)
 
 
 def document_of_token(lengths):

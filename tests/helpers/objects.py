@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-import penstock
+import millstream
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -21,13 +21,13 @@ def write_objects(path, contents, *, metadata=None, **options):
     """Write bytes, with metadata if it is given, and open them."""
     access = options.pop("access", "pread")
     encode_metadata = None if metadata is None else bytes
-    with penstock.Writer(path, encode=bytes, metadata=encode_metadata, **options) as writer:
+    with millstream.Writer(path, encode=bytes, metadata=encode_metadata, **options) as writer:
         for number, content in enumerate(contents):
             if metadata is None:
                 writer.append(content)
             else:
                 writer.append(content, metadata[number])
-    return penstock.open(path, access=access)
+    return millstream.open(path, access=access)
 
 
 def metadata_of(contents):

@@ -14,7 +14,7 @@ def num_reading_threads():
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # it has ended by now
             name = Path("/proc/self/task", task, "comm").read_text()
-            num_threads += name == "penstock-reader\n"
+            num_threads += name == "millstream-read\n"
     return num_threads
 
 

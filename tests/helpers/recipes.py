@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-import penstock
+import millstream
 from tests.helpers.datasets import write_dataset
 from tests.helpers.paths import ROOT
 from tests.helpers.trainer_runs import free_port
@@ -26,7 +26,7 @@ class World:
 
     def __init__(self, path):
         self.path = path
-        self.data = penstock.open(path / "data")
+        self.data = millstream.open(path / "data")
         self.view = self.data.windows(SEQ_LEN)
         self.is_first = not (path / "seen.jsonl").exists()
         self.num_seen = 0
@@ -208,7 +208,7 @@ def write_data(path):
 def expected_steps(data, recipe):
     """The steps of two epochs, by a loader alone."""
     view = data.packed(SEQ_LEN) if recipe == "TRL" else data.windows(SEQ_LEN)
-    with penstock.Loader(view, ROWS) as loader:
+    with millstream.Loader(view, ROWS) as loader:
         return [batch["input_ids"].tolist() for _ in range(2) for batch in loader]
 
 
@@ -220,7 +220,7 @@ def run(recipe, path):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     world = World(path)
-    names = {"penstock": penstock, "data": world.data, "view": world.view, "out": path / "out"}
+    names = {"millstream": millstream, "data": world.data, "view": world.view, "out": path / "out"}
     code = RECIPES[recipe].replace("2048", str(SEQ_LEN))
     exec(code, names | USES[recipe][1](world))
     sys.stdout.flush()

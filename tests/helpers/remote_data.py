@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-import penstock
+import millstream
 
 
 def upload(store, directory, prefix=""):
@@ -53,13 +53,13 @@ def batches_of(loader, count=None):
 def write_tokens(path, count, *, shard_bytes=1 << 20, seed=0, **options):
     """Random tokens in documents of 500; no two blocks are alike."""
     tokens = np.random.default_rng(seed).integers(1, 1 << 16, count).astype(np.uint16)
-    with penstock.Writer(path, vocab_size=1 << 16, shard_bytes=shard_bytes, **options) as writer:
+    with millstream.Writer(path, vocab_size=1 << 16, shard_bytes=shard_bytes, **options) as writer:
         for start in range(0, count, 500):
             writer.append(tokens[start : start + 500])
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 def cached_bytes(cache):
     """The space on disk of the blocks of remote data."""
-    files = Path(cache).glob("penstock/remote/*/files/**/*")
+    files = Path(cache).glob("millstream/remote/*/files/**/*")
     return sum(path.stat().st_blocks * 512 for path in files if path.is_file())

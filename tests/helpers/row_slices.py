@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock.batches.sample_reader import SampleReader
+from millstream.batches.sample_reader import SampleReader
 
 PADDING = {"input_ids": 3, "labels": -100, "document_ids": -1, "metadata_ids": -1}
 

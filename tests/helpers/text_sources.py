@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pyarrow as pa
 
-from penstock.text.sources import Slice
+from millstream.text.sources import Slice
 
 
 def compress(content, codec, cuts=()):

@@ -2,19 +2,19 @@
 
 import numpy as np
 
-import penstock
+import millstream
 
 SEQ_LEN, ROWS, STEPS = 8, 4, 43
 
 
 def write_view(path):
-    with penstock.Writer(path, vocab_size=60_000) as writer:
+    with millstream.Writer(path, vocab_size=60_000) as writer:
         writer.append(np.arange(STEPS * ROWS * SEQ_LEN + 10, dtype=np.uint16))
-    return penstock.open(path).windows(SEQ_LEN)
+    return millstream.open(path).windows(SEQ_LEN)
 
 
 def make(view, **options):
-    return penstock.Loader(view, ROWS, seed=3, **options)
+    return millstream.Loader(view, ROWS, seed=3, **options)
 
 
 def write_text(path):
@@ -23,7 +23,7 @@ def write_text(path):
 
 
 def make_text(text, **options):
-    packing = penstock.Packing(policy="flat", add="none")
-    return penstock.TextLoader(
+    packing = millstream.Packing(policy="flat", add="none")
+    return millstream.TextLoader(
         text, "bytes", ROWS, SEQ_LEN, packing, **({"endless": False} | options)
     )

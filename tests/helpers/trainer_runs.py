@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-import penstock
+import millstream
 from tests.helpers import fork_server
 
 SEQ_LEN, ROWS, STEPS, EPOCHS, SAVE_EVERY = 8, 4, 11, 3, 4
@@ -41,7 +41,7 @@ class Run:
     killed_at: int | None
 
     def view(self):
-        return penstock.open(self.data).windows(SEQ_LEN)
+        return millstream.open(self.data).windows(SEQ_LEN)
 
     def loader(self, **options):
         return make_loader(self.data, ROWS // self.ranks, **options)
@@ -57,7 +57,7 @@ class Run:
 
 def write_data(path):
     """An epoch of a few rows more than its steps have."""
-    with penstock.Writer(path, vocab_size=60_000) as writer:
+    with millstream.Writer(path, vocab_size=60_000) as writer:
         writer.append(np.arange((STEPS * ROWS + 3) * SEQ_LEN + 1, dtype=np.uint16))
     return path
 
@@ -73,11 +73,11 @@ def write_text(path):
 
 def make_loader(data, batch_size, *, extras=(), **options):
     """A loader of what `write_data` or `write_text` wrote."""
-    if (data / "penstock.json").exists():
-        view = penstock.open(data).windows(SEQ_LEN, extras=extras)
-        return penstock.Loader(view, batch_size, seed=3, **options)
-    packing = penstock.Packing(policy="flat", add="none")
-    return penstock.TextLoader(data, "bytes", batch_size, SEQ_LEN, packing, lanes=2, **options)
+    if (data / "millstream.json").exists():
+        view = millstream.open(data).windows(SEQ_LEN, extras=extras)
+        return millstream.Loader(view, batch_size, seed=3, **options)
+    packing = millstream.Packing(policy="flat", add="none")
+    return millstream.TextLoader(data, "bytes", batch_size, SEQ_LEN, packing, lanes=2, **options)
 
 
 def expected_steps(data, epochs=EPOCHS, *, endless=False):

@@ -3,8 +3,8 @@
 import numpy as np
 import obstore
 
-import penstock
-from penstock.cache import cache_directory
+import millstream
+from millstream.cache import cache_directory
 
 
 def contents(directory):
@@ -29,7 +29,7 @@ def staged():
 def write_shards(path, num_shards, shard_bytes, *, seed=0, after=lambda k: None, **options):
     """A dataset of shards of random tokens; `after` is called when a shard is appended."""
     generator = np.random.default_rng(seed)
-    with penstock.Writer(path, vocab_size=1 << 16, shard_bytes=1, **options) as writer:
+    with millstream.Writer(path, vocab_size=1 << 16, shard_bytes=1, **options) as writer:
         for k in range(num_shards):
             writer.append(generator.integers(0, 1 << 16, shard_bytes // 2))
             after(k)

@@ -9,7 +9,7 @@ from pathlib import Path
 import rustbpe
 from hypothesis import strategies as st
 
-from penstock.text.tokenizers.vocabulary import Vocabulary
+from millstream.text.tokenizers.vocabulary import Vocabulary
 
 
 @cache

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-import penstock
-from penstock.errors import UsageError
+import millstream
+from millstream.errors import UsageError
 from tests.helpers.datasets import inputs_of
 from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text
 from tests.helpers.trainer_runs import check_killed_and_resumed
@@ -28,7 +28,7 @@ def accelerator():
 
 @pytest.fixture
 def prepare():
-    from penstock.integrations.accelerate import prepare
+    from millstream.integrations.accelerate import prepare
 
     return prepare
 
@@ -120,13 +120,13 @@ import json
 import sys
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
-import penstock
-from penstock.errors import StateError, UsageError
+import millstream
+from millstream.errors import StateError, UsageError
 
 path, *kinds = sys.argv[1:]
 found = {}
 for kind in kinds:
-    loader = penstock.Loader(penstock.open(path).windows(8), 4, seed=3)
+    loader = millstream.Loader(millstream.open(path).windows(8), 4, seed=3)
     feed = loader
     if kind != "itself":
         workers = 2 if kind == "workers" else 0
@@ -163,11 +163,12 @@ def test_accelerate_would_deal_one_ranks_share_to_all_which_is_refused(view):
     for of_rank in found:
         for kind in ("plain", "stateful"):
             assert (
-                "rows would be lost. Use penstock.integrations.accelerate.prepare" in of_rank[kind]
+                "rows would be lost. Use millstream.integrations.accelerate.prepare"
+                in of_rank[kind]
             )
     steps = zip(*(of_rank["itself"] for of_rank in found), strict=True)
     rows = [[row for rows in zip(*step, strict=True) for row in rows] for step in steps]
-    assert rows == inputs_of(penstock.Loader(view, 2 * ROWS, seed=3))
+    assert rows == inputs_of(millstream.Loader(view, 2 * ROWS, seed=3))
 
 
 @pytest.mark.process

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
-import penstock
-from penstock.errors import StateError
+import millstream
+from millstream.errors import StateError
 from tests.helpers.datasets import inputs_of
 from tests.helpers.trainer_data import ROWS, STEPS, make, make_text
 from tests.helpers.trainer_runs import check_killed_and_resumed
@@ -103,7 +103,7 @@ def test_the_state_of_workers_refuses_another_size_of_steps(view):
     # One worker: torch waits 5 s for each after an error.
     wrapped = StatefulDataLoader(make(view), batch_size=None, num_workers=1)
     inputs_of(islice(wrapped, 5))
-    loader = penstock.Loader(view, ROWS, seed=3, rank=0, ranks=2)
+    loader = millstream.Loader(view, ROWS, seed=3, rank=0, ranks=2)
     resumed = StatefulDataLoader(loader, batch_size=None, num_workers=1)
     resumed.load_state_dict(wrapped.state_dict())
     with pytest.raises(StateError, match=r"step_size was 4 and is 8;.*num_workers=0"):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch.distributed.checkpoint as dcp
 
-import penstock
-from penstock import StateError, UsageError
+import millstream
+from millstream import StateError, UsageError
 from tests.helpers.trainer_runs import check_killed_and_resumed
 from tests.helpers.trainers import with_distributed_checkpoint as programs
 
@@ -42,20 +42,20 @@ def test_a_stateful_data_loader_continues_exactly_on_another_number_of_ranks(tmp
 def test_a_mixture_with_a_new_source_loads_partially_and_one_with_fewer_raises(tmp_path):
     views = {}
     for name in ("a", "b", "c"):
-        with penstock.Writer(tmp_path / name, vocab_size=60_000) as writer:
+        with millstream.Writer(tmp_path / name, vocab_size=60_000) as writer:
             writer.append(np.arange(401, dtype=np.uint16))
-        views[name] = penstock.open(tmp_path / name).windows(4)
-    mixture = penstock.mix({"a": (views["a"], 1), "b": (views["b"], 1)}, seed=0)
-    loader = penstock.Loader(mixture, 2)
+        views[name] = millstream.open(tmp_path / name).windows(4)
+    mixture = millstream.mix({"a": (views["a"], 1), "b": (views["b"], 1)}, seed=0)
+    loader = millstream.Loader(mixture, 2)
     rows(loader, 5)
     dcp.save({"loader": loader}, checkpoint_id=tmp_path / "saved")
     planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
     later = mixture.change(at=20, weights={"a": 1}, sources={"c": (views["c"], 1)})
-    resumed = penstock.Loader(later, 2)
+    resumed = millstream.Loader(later, 2)
     dcp.load({"loader": resumed}, checkpoint_id=tmp_path / "saved", planner=planner)
     assert resumed.position == 10
     assert rows(resumed, 5) == rows(loader, 5)
-    fewer = penstock.Loader(penstock.mix({"a": (views["a"], 1)}, seed=0), 2)
+    fewer = millstream.Loader(millstream.mix({"a": (views["a"], 1)}, seed=0), 2)
     with pytest.raises(StateError, match="not a state of this mixture"):
         dcp.load({"loader": fewer}, checkpoint_id=tmp_path / "saved", planner=planner)
 
@@ -68,7 +68,7 @@ def test_a_text_loader_raises_and_continues_from_joined_states(tmp_path):
 
     def make_loader(batch_size, rank, ranks):
         options = {"batch_size": batch_size, "seq_len": 16, "rank": rank, "ranks": ranks}
-        return penstock.TextLoader(tmp_path / "*.jsonl", "bytes", **options)
+        return millstream.TextLoader(tmp_path / "*.jsonl", "bytes", **options)
 
     loaders = [make_loader(1, rank, 2) for rank in range(2)]
     for loader in loaders:
@@ -76,7 +76,7 @@ def test_a_text_loader_raises_and_continues_from_joined_states(tmp_path):
     with pytest.raises(UsageError, match="gather_states=True"):
         dcp.save({"loader": loaders[0]}, checkpoint_id=tmp_path / "saved")
     states = [loader.state_dict() for loader in loaders]
-    text = json.dumps(penstock.TextLoader.join_states(states))
+    text = json.dumps(millstream.TextLoader.join_states(states))
     dcp.save({"loader": text}, checkpoint_id=tmp_path / "saved")
     state = {"loader": ""}
     dcp.load(state, checkpoint_id=tmp_path / "saved")

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.integrations.host_arrays import host_arrays, segments_of
+import millstream
+from millstream.integrations.host_arrays import host_arrays, segments_of
 from tests.helpers.datasets import write_dataset
 
 EXTRAS = ["position_ids", "document_ids", "attention_mask"]
@@ -57,9 +57,9 @@ def test_segments_are_the_documents_of_each_row(kind, lengths, tmp_path_factory)
 
 def test_labels_are_token_ids_everywhere_and_the_mask_tells_which_count(tmp_path):
     fields = [("token", "<u2"), ("loss_mask", "u1")]
-    with penstock.Writer(tmp_path / "chat", fields=fields) as writer:
+    with millstream.Writer(tmp_path / "chat", fields=fields) as writer:
         writer.append({"token": [5, 6, 7, 8], "loss_mask": [0, 0, 1, 1]})
-    batch = penstock.open(tmp_path / "chat").documents(6)[:]
+    batch = millstream.open(tmp_path / "chat").documents(6)[:]
     assert batch["labels"].tolist() == [[-100, 7, 8, -100, -100, -100]]
     found = host_arrays(batch)
     assert found["labels"].tolist() == [[0, 7, 8, 0, 0, 0]]
@@ -86,7 +86,7 @@ def test_small_types_stay_and_wide_ones_become_32_bits():
 
 @pytest.mark.parametrize("value", [1 << 31, -(1 << 31) - 1])
 def test_a_value_that_does_not_fit_into_32_bits_is_refused(value):
-    with pytest.raises(penstock.UsageError, match=f"score has the value {value:,}, .*x64"):
+    with pytest.raises(millstream.UsageError, match=f"score has the value {value:,}, .*x64"):
         host_arrays({"score": np.array([[0, value]])})
     fits = {"score": np.array([[(1 << 31) - 1, -(1 << 31)]])}
     assert host_arrays(fits)["score"].tolist() == fits["score"].tolist()
@@ -114,10 +114,10 @@ def test_document_ids_beyond_32_bits_become_segments():
     ],
 )
 def test_what_cannot_be_divided_by_rows_or_named_is_refused(batch, message):
-    with pytest.raises(penstock.UsageError, match=message):
+    with pytest.raises(millstream.UsageError, match=message):
         host_arrays({"input_ids": np.zeros((1, 2), int)} | batch)
 
 
 def test_what_is_not_a_dict_is_refused():
-    with pytest.raises(penstock.UsageError, match=r"must be a dict of arrays, .* returned tuple"):
+    with pytest.raises(millstream.UsageError, match=r"must be a dict of arrays, .* returned tuple"):
         host_arrays((np.zeros((1, 2), int),))

@@ -7,8 +7,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-import penstock
-from penstock.testing import assert_resumes_exactly
+import millstream
+from millstream.testing import assert_resumes_exactly
 from tests.helpers.recipes import RECIPES
 from tests.helpers.trainer_runs import (
     KILLED_AT,
@@ -28,7 +28,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 import jax.numpy as jnp  # noqa: E402
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec  # noqa: E402
 
-from penstock.integrations.jax import divide_rows, global_batches, share_of  # noqa: E402
+from millstream.integrations.jax import divide_rows, global_batches, share_of  # noqa: E402
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def sharding():
 
 
 def loader_of(view, batch_size=4, **options):
-    return penstock.Loader(view, batch_size, output="numpy", rank=0, ranks=1, **options)
+    return millstream.Loader(view, batch_size, output="numpy", rank=0, ranks=1, **options)
 
 
 @pytest.mark.process
@@ -104,10 +104,10 @@ def test_the_mean_over_the_mask_is_the_mean_over_real_labels(data, sharding):
 
 
 def test_rows_of_one_number_are_sharded_as_the_rows(data):
-    mixture = penstock.mix({"one": (data.windows(5), 1), "two": (data.windows(5), 2)})
+    mixture = millstream.mix({"one": (data.windows(5), 1), "two": (data.windows(5), 2)})
     mesh = jax.make_mesh((2, 2), ("data", "sequence"))
     view = NamedSharding(mesh, PartitionSpec("data", None))
-    batch = next(global_batches(penstock.Loader(mixture, 4, output="numpy"), view))
+    batch = next(global_batches(millstream.Loader(mixture, 4, output="numpy"), view))
     assert batch["source_ids"].shape == (4,)
     assert batch["source_ids"].sharding.spec == PartitionSpec("data")
 
@@ -148,16 +148,16 @@ def test_a_loop_that_was_left_goes_on_with_the_next_batch(data, sharding):
 
 def test_a_staged_loader_and_a_text_loader_work_too(data, tmp_path, sharding):
     stages = [
-        penstock.LoaderStage(view=data.windows(4), batch_size=4, until=8),
-        penstock.LoaderStage(view=data.windows(9).take(4), batch_size=2),
+        millstream.LoaderStage(view=data.windows(4), batch_size=4, until=8),
+        millstream.LoaderStage(view=data.windows(9).take(4), batch_size=2),
     ]
-    with penstock.StagedLoader(stages, output="numpy") as loader:
+    with millstream.StagedLoader(stages, output="numpy") as loader:
         shapes = [batch["input_ids"].shape for batch in global_batches(loader, sharding)]
     assert shapes == [(4, 4), (4, 4), (2, 9), (2, 9)]
     (tmp_path / "text.txt").write_text("one\ntwo\nthree\n" * 9)
-    packing = penstock.Packing(policy="best_fit", extras=("document_ids",))
+    packing = millstream.Packing(policy="best_fit", extras=("document_ids",))
     options = {"batch_size": 2, "seq_len": 8, "packing": packing, "output": "numpy"}
-    with penstock.TextLoader(tmp_path / "text.txt", "bytes", **options) as loader:
+    with millstream.TextLoader(tmp_path / "text.txt", "bytes", **options) as loader:
         batch = next(global_batches(loader, sharding))
     assert batch["segment_ids"].shape == (2, 8)
 
@@ -187,12 +187,12 @@ def test_processes_that_hold_the_same_shards_have_the_same_share(shards, shares)
     "shards", [{0: {0, 1}, 1: {1, 2}}, {0: {0, 1}, 1: {2}}, {0: {0}, 1: {0, 1}}]
 )
 def test_shares_that_overlap_or_differ_in_size_are_refused(shards):
-    with pytest.raises(penstock.UsageError, match=r"unequal or overlapping .* as jax.make_mesh"):
+    with pytest.raises(millstream.UsageError, match=r"unequal or overlapping .* as jax.make_mesh"):
         divide_rows(shards, 0)
 
 
 def test_a_process_without_devices_is_refused():
-    with pytest.raises(penstock.UsageError, match=r"process 2 has no device .* \[0, 1\]"):
+    with pytest.raises(millstream.UsageError, match=r"process 2 has no device .* \[0, 1\]"):
         divide_rows({0: {0}, 1: {1}}, 2)
 
 
@@ -209,14 +209,14 @@ def test_a_process_without_devices_is_refused():
 )
 def test_loaders_that_do_not_fit_are_refused_with_what_to_write(options, message, data, sharding):
     given = {"batch_size": 4, "output": "numpy", "rank": 0, "ranks": 1} | options
-    with pytest.raises(penstock.UsageError, match=message):
-        global_batches(penstock.Loader(data.windows(5), **given), sharding)
+    with pytest.raises(millstream.UsageError, match=message):
+        global_batches(millstream.Loader(data.windows(5), **given), sharding)
 
 
 def test_slices_of_rows_are_refused(data, sharding):
-    parallel = penstock.Parallel(rank=0, ranks=1, context_rank=0, context_ranks=2)
-    loader = penstock.Loader(data.windows(8), 4, parallel=parallel, output="numpy")
-    with pytest.raises(penstock.UsageError, match=r"gives slices .* leave out its context ranks"):
+    parallel = millstream.Parallel(rank=0, ranks=1, context_rank=0, context_ranks=2)
+    loader = millstream.Loader(data.windows(8), 4, parallel=parallel, output="numpy")
+    with pytest.raises(millstream.UsageError, match=r"gives slices .* leave out its context ranks"):
         global_batches(loader, sharding)
 
 
@@ -228,23 +228,25 @@ def test_a_short_last_step_is_allowed_where_rows_are_not_sharded(data):
 
 
 def test_what_is_not_a_loader_or_a_sharding_of_devices_is_refused(data, sharding):
-    with pytest.raises(penstock.UsageError, match="a penstock Loader or TextLoader is needed, not"):
+    with pytest.raises(
+        millstream.UsageError, match="a millstream Loader or TextLoader is needed, not"
+    ):
         global_batches([1], sharding)
     loader = loader_of(data.windows(5))
     abstract = NamedSharding(AbstractMesh((2,), ("data",)), PartitionSpec("data"))
     for wrong in (sharding.mesh, jax.sharding.SingleDeviceSharding(jax.devices()[0]), abstract):
-        with pytest.raises(penstock.UsageError, match="must be a NamedSharding of a mesh of dev"):
+        with pytest.raises(millstream.UsageError, match="must be a NamedSharding of a mesh of dev"):
             global_batches(loader, wrong)
     assert json.loads(json.dumps(loader.state_dict()))["position"] == 0
 
 
 def test_the_share_of_the_only_process_is_everything(sharding):
-    assert share_of(sharding) == share_of() == penstock.Parallel(rank=0, ranks=1)
+    assert share_of(sharding) == share_of() == millstream.Parallel(rank=0, ranks=1)
 
 
 def test_the_recipe_of_the_docs_trains_on_every_row_once(data):
     seen = []
-    names = {"data": data, "penstock": penstock, "train_step": seen.append}
+    names = {"data": data, "millstream": millstream, "train_step": seen.append}
     exec(RECIPES["JAX"], names)
     assert names["checkpoint"]["data"]["position"] == 8 * len(seen) == 8 * len(names["loader"])
     for batch in seen:

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-import penstock
+import millstream
 from tests.helpers.recipes import RECIPES
 from tests.helpers.trainer_runs import (
     EPOCHS,
@@ -22,7 +22,7 @@ from tests.helpers.trainers import with_keras
 os.environ["KERAS_BACKEND"] = "torch"  # of this process; others say what they use
 keras = pytest.importorskip("keras")
 
-from penstock.integrations.keras import Backup, EvaluationBatches, current_share  # noqa: E402
+from millstream.integrations.keras import Backup, EvaluationBatches, current_share  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"  # Keras'
@@ -77,7 +77,7 @@ class Recorder(keras.callbacks.Callback):
 
 def loader_of(run, batch_size=ROWS, **options):
     given = {"seed": 3, "output": "numpy", "rank": 0, "ranks": 1} | options
-    return penstock.Loader(run.view(), batch_size, **given)
+    return millstream.Loader(run.view(), batch_size, **given)
 
 
 def fit(run, directory, last_step=None, epochs=EPOCHS, every=100, **options):
@@ -182,7 +182,7 @@ def test_validation_is_on_the_same_rows_in_every_epoch(run, tmp_path):
 
 def test_the_loss_is_the_mean_over_labels_that_are_not_masked(data):
     view = data.packed(64, extras=["document_ids"])
-    loader = penstock.Loader(view, 4, output="numpy", rank=0, ranks=1)
+    loader = millstream.Loader(view, 4, output="numpy", rank=0, ranks=1)
     _, labels, weights = EvaluationBatches(loader)[0]
     plain = view.read(loader.samples())["labels"]
     assert (weights == (plain != -100)).all()
@@ -198,32 +198,32 @@ def test_the_loss_is_the_mean_over_labels_that_are_not_masked(data):
 
 def test_the_inputs_are_a_dict_if_there_are_several(data):
     view = data.packed(64, extras=["position_ids", "document_ids"])
-    inputs, _, _ = EvaluationBatches(penstock.Loader(view, 4, output="numpy"))[0]
+    inputs, _, _ = EvaluationBatches(millstream.Loader(view, 4, output="numpy"))[0]
     assert list(inputs) == ["input_ids", "position_ids", "segment_ids"]
     assert {array.dtype.name for array in inputs.values()} == {"int32"}
 
 
 def test_the_sources_of_a_mixture_are_no_inputs(data):
-    mixture = penstock.mix({"a": (data.windows(8), 1), "b": (data.windows(8), 1)})
-    inputs, _, _ = EvaluationBatches(penstock.Loader(mixture, 2, output="numpy"))[0]
+    mixture = millstream.mix({"a": (data.windows(8), 1), "b": (data.windows(8), 1)})
+    inputs, _, _ = EvaluationBatches(millstream.Loader(mixture, 2, output="numpy"))[0]
     assert inputs.shape == (2, 8)
 
 
 def test_without_the_callback_fit_raises_with_what_to_write(run, tmp_path):
     batches = Backup(loader_of(run), tmp_path).batches
-    with pytest.raises(penstock.UsageError, match=r"write model.fit\(.*, callbacks=\[backup\]\)"):
+    with pytest.raises(millstream.UsageError, match=r"write model.fit\(.*, callbacks=\[backup\]\)"):
         with_keras.make_model().fit(batches, verbose=0)
 
 
 def test_batches_for_evaluation_are_refused_in_fit(run):
     batches = EvaluationBatches(loader_of(run))
-    with pytest.raises(penstock.UsageError, match=r"write backup = Backup\(loader, directory\)"):
+    with pytest.raises(millstream.UsageError, match=r"write backup = Backup\(loader, directory\)"):
         with_keras.make_model().fit(batches, verbose=0)
 
 
 def test_steps_per_epoch_of_fit_is_refused(run, tmp_path):
     backup = Backup(loader_of(run), tmp_path)
-    with pytest.raises(penstock.UsageError, match="steps_per_epoch=4, and epochs have 11 steps"):
+    with pytest.raises(millstream.UsageError, match="steps_per_epoch=4, and epochs have 11 steps"):
         with_keras.make_model().fit(
             backup.batches, steps_per_epoch=4, callbacks=[backup], verbose=0
         )
@@ -231,7 +231,9 @@ def test_steps_per_epoch_of_fit_is_refused(run, tmp_path):
 
 def test_fewer_steps_per_epoch_than_are_done_are_refused(run, tmp_path):
     fit(run, tmp_path, last_step=5)
-    with pytest.raises(penstock.UsageError, match="5 steps of epoch 0 are done, and steps_per_ep"):
+    with pytest.raises(
+        millstream.UsageError, match="5 steps of epoch 0 are done, and steps_per_ep"
+    ):
         fit(run, tmp_path, steps_per_epoch=4)
 
 
@@ -245,31 +247,31 @@ def test_fewer_steps_per_epoch_than_are_done_are_refused(run, tmp_path):
     ],
 )
 def test_loaders_that_do_not_fit_are_refused_with_what_to_write(options, message, run, tmp_path):
-    with pytest.raises(penstock.UsageError, match=message):
+    with pytest.raises(millstream.UsageError, match=message):
         Backup(loader_of(run, **options), tmp_path)
 
 
 def test_several_ranks_are_refused_where_fit_knows_one_process(run, tmp_path):
     backup = Backup(loader_of(run, 2, rank=1, ranks=2), tmp_path)
-    with pytest.raises(penstock.UsageError, match="wrap the model in DistributedDataParallel"):
+    with pytest.raises(millstream.UsageError, match="wrap the model in DistributedDataParallel"):
         with_keras.make_model().fit(backup.batches, callbacks=[backup], verbose=0)
-    with pytest.raises(penstock.UsageError, match="wrap the model in DistributedDataParallel"):
+    with pytest.raises(millstream.UsageError, match="wrap the model in DistributedDataParallel"):
         EvaluationBatches(loader_of(run, 2, rank=1, ranks=2))
-    assert current_share() == penstock.Parallel(rank=0, ranks=1)
+    assert current_share() == millstream.Parallel(rank=0, ranks=1)
 
 
 def test_workers_and_other_backends_are_refused(run, tmp_path, monkeypatch):
     backup = Backup(loader_of(run), tmp_path)
-    with pytest.raises(penstock.UsageError, match="pass threads= to it, not workers="):
+    with pytest.raises(millstream.UsageError, match="pass threads= to it, not workers="):
         backup.batches.workers = 4
     monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
-    with pytest.raises(penstock.UsageError, match="set KERAS_BACKEND=jax or KERAS_BACKEND=torch"):
+    with pytest.raises(millstream.UsageError, match="set KERAS_BACKEND=jax or KERAS_BACKEND=torch"):
         Backup(loader_of(run), tmp_path)
 
 
 def test_the_recipe_of_the_docs_trains_two_epochs(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {"keras": keras, "penstock": penstock, "data": penstock.open(run.data)}
+    names = {"keras": keras, "millstream": millstream, "data": millstream.open(run.data)}
     names["model"] = with_keras.make_model(records_rows=False)
     exec(RECIPES["Keras loss"], names)  # the loss
     exec(RECIPES["Keras"], names)

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-import penstock
-from penstock.errors import PenstockError
+import millstream
+from millstream.errors import MillstreamError
 from tests.helpers.datasets import inputs_of
 from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text
 from tests.helpers.trainer_runs import check_killed_and_resumed
@@ -216,10 +216,10 @@ def test_combined_loaders_of_lightning_lose_no_rows_and_resume_exactly(view, tmp
 
 def refusal(*arguments, **options):
     """Why a fit was refused; Lightning may fail while it handles that."""
-    with pytest.raises((PenstockError, RuntimeError)) as caught:
+    with pytest.raises((MillstreamError, RuntimeError)) as caught:
         fit(*arguments, **options)
     error = caught.value
-    while not isinstance(error, PenstockError):
+    while not isinstance(error, MillstreamError):
         error = error.__context__
     return str(error)
 
@@ -256,12 +256,12 @@ def test_steps_of_another_size_need_max_steps(view, tmp_path):
     checkpoint = tmp_path / "saved.ckpt"
     fit(make(view), 20, save_at=20, root=tmp_path)
     half = [
-        *inputs_of(loader := penstock.Loader(view, ROWS // 2, seed=3)),
+        *inputs_of(loader := millstream.Loader(view, ROWS // 2, seed=3)),
         *inputs_of(loader),
     ]
-    said = refusal(penstock.Loader(view, ROWS // 2, seed=3), checkpoint=checkpoint, max_epochs=2)
+    said = refusal(millstream.Loader(view, ROWS // 2, seed=3), checkpoint=checkpoint, max_epochs=2)
     assert "a step had 4 rows and now has 2" in said
-    found = fit(penstock.Loader(view, ROWS // 2, seed=3), 100, checkpoint=checkpoint)
+    found = fit(millstream.Loader(view, ROWS // 2, seed=3), 100, checkpoint=checkpoint)
     assert [rows for _, _, rows in found] == half[40:120]
 
 

@@ -1,4 +1,4 @@
-"""What a killed and resumed run reads with Penstock, and with what its users have now.
+"""What a killed and resumed run reads with Millstream, and with what its users have now.
 
 The table holds what we found with the versions in constraints.txt. If a feed becomes better, its
 test fails: update the table and docs/frameworks.md.
@@ -61,8 +61,8 @@ def read_of(case, comparison, data, out):
 @pytest.mark.process
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_with_penstock_a_resumed_run_reads_every_row_once(trainer, ranks, data, tmp_path):
-    case = Case(trainer, "penstock", ranks)
+def test_with_millstream_a_resumed_run_reads_every_row_once(trainer, ranks, data, tmp_path):
+    case = Case(trainer, "millstream", ranks)
     assert read_of(case, SECOND_EPOCH, data, tmp_path) == EXACT
 
 

@@ -8,9 +8,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 import tyro
 
-import penstock
-from penstock import UsageError
-from penstock.integrations.torchtitan import PenstockDataLoader
+import millstream
+from millstream import UsageError
+from millstream.integrations.torchtitan import MillstreamDataLoader
 from tests.helpers.recipes import RECIPES
 from tests.helpers.trainer_runs import (
     SEQ_LEN,
@@ -29,7 +29,7 @@ alone = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWar
 
 @pytest.fixture
 def path(tmp_path):
-    with penstock.Writer(tmp_path / "documents", vocab_size=60_000) as writer:
+    with millstream.Writer(tmp_path / "documents", vocab_size=60_000) as writer:
         for token in range(0, 900, 10):
             writer.append(np.arange(token, token + 10, dtype=np.uint16))
     return str(tmp_path / "documents")
@@ -37,7 +37,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def data(path):
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 def build(config, rank=0, ranks=1, rows=4, seq_len=SEQ_LEN):
@@ -57,8 +57,8 @@ def test_the_recipe_of_the_docs_is_the_config_that_is_tested(data, monkeypatch, 
     (tmp_path / "documents").rename(tmp_path / "data")
     config = SimpleNamespace()
     exec(RECIPES["torchtitan"], {"config": config})
-    assert isinstance(config.dataloader, PenstockDataLoader.Config)
-    expected = penstock.Loader(penstock.open("data").windows(SEQ_LEN), 4, endless=True)
+    assert isinstance(config.dataloader, MillstreamDataLoader.Config)
+    expected = millstream.Loader(millstream.open("data").windows(SEQ_LEN), 4, endless=True)
     found = islice(build(config.dataloader), 10)
     for (inputs, labels), batch in zip(found, expected, strict=False):
         assert inputs["input"].equal(batch["input_ids"])
@@ -88,7 +88,7 @@ def test_a_trainer_without_infinite_stops_on_all_ranks_at_the_end_of_the_epoch(t
 
 @pytest.mark.parametrize("rows", ["windows", "packed", "documents"])
 def test_a_batch_has_what_torchtitan_takes(path, rows):
-    config = PenstockDataLoader.Config(dataset_path=path, rows=rows)
+    config = MillstreamDataLoader.Config(dataset_path=path, rows=rows)
     inputs, labels = next(iter(build(config)))
     assert inputs.keys() == {"input", "positions"}
     for tensor in (*inputs.values(), labels):
@@ -105,16 +105,16 @@ def test_a_batch_has_what_torchtitan_takes(path, rows):
 
 def test_a_view_gives_the_rows_and_its_own_fields_but_nothing_that_positions_tell(tmp_path):
     fields = [("token", "<u2"), ("kind", "u1")]
-    with penstock.Writer(tmp_path / "data", fields=fields) as writer:
+    with millstream.Writer(tmp_path / "data", fields=fields) as writer:
         writer.append({"token": list(range(100)), "kind": [1] * 100})
-    data = penstock.open(tmp_path / "data")
-    inputs, _ = next(iter(build(PenstockDataLoader.Config(view=data.packed))))
+    data = millstream.open(tmp_path / "data")
+    inputs, _ = next(iter(build(MillstreamDataLoader.Config(view=data.packed))))
     assert inputs.keys() == {"input", "positions", "kind"}
 
 
 @alone
 def test_a_state_continues_on_another_degree_through_a_checkpoint(path, tmp_path):
-    config = PenstockDataLoader.Config(dataset_path=path, seed=5)
+    config = MillstreamDataLoader.Config(dataset_path=path, seed=5)
     expected = firsts(islice(build(config), 60))  # over several epochs
     saved = build(config)
     assert firsts(islice(saved, 40)) == expected[:40]
@@ -130,27 +130,27 @@ def test_a_state_continues_on_another_degree_through_a_checkpoint(path, tmp_path
 def test_a_mixture_with_a_new_source_continues_through_a_checkpoint(data, tmp_path):
     def mixture(seq_len):
         views = [data.windows(seq_len, extras=["position_ids"]) for _ in range(2)]
-        return penstock.mix({"a": (views[0], 0.5), "b": (views[1], 0.5)}, seed=0)
+        return millstream.mix({"a": (views[0], 0.5), "b": (views[1], 0.5)}, seed=0)
 
     def changed(seq_len):
         books = data.packed(seq_len, extras=["position_ids"])
         return mixture(seq_len).change(at=40, weights={"a": 1}, sources={"books": (books, 1)})
 
-    saved = build(PenstockDataLoader.Config(view=mixture))
+    saved = build(MillstreamDataLoader.Config(view=mixture))
     # Models of torchtitan take no source_ids.
     assert [list(inputs) for inputs, _ in islice(saved, 5)] == [["input", "positions"]] * 5
     dcp.save({"dataloader": saved}, checkpoint_id=tmp_path / "saved", no_dist=True)
-    resumed = build(PenstockDataLoader.Config(view=changed))
+    resumed = build(MillstreamDataLoader.Config(view=changed))
     dcp.load({"dataloader": resumed}, checkpoint_id=tmp_path / "saved", no_dist=True)
     assert firsts(islice(resumed, 5)) == firsts(islice(saved, 5))
     assert firsts(islice(resumed, 5)) != firsts(islice(saved, 5))
 
 
 def test_without_infinite_a_resumed_run_reads_only_the_rest_of_the_first_epoch(path):
-    endless = PenstockDataLoader.Config(dataset_path=path)
+    endless = MillstreamDataLoader.Config(dataset_path=path)
     once = replace(endless, infinite=False)  # as torchtitan's Validator makes it
     whole = firsts(build(once))
-    assert len(whole) == len(penstock.open(path).windows(SEQ_LEN)) // 4
+    assert len(whole) == len(millstream.open(path).windows(SEQ_LEN)) // 4
     for read, left in [(5, whole[5:]), (len(whole), [])]:
         saved, resumed = build(once), build(once)
         list(islice(saved, read))
@@ -163,9 +163,9 @@ def test_without_infinite_a_resumed_run_reads_only_the_rest_of_the_first_epoch(p
 
 
 def test_the_command_line_sets_plain_fields(data):
-    default = PenstockDataLoader.Config(view=data.packed)
+    default = MillstreamDataLoader.Config(view=data.packed)
     arguments = ["--seed", "7", "--rows", "packed", "--no-infinite"]
-    config = tyro.cli(PenstockDataLoader.Config, args=arguments, default=default)
+    config = tyro.cli(MillstreamDataLoader.Config, args=arguments, default=default)
     assert (config.seed, config.rows, config.infinite, config.view) == (
         7,
         "packed",
@@ -187,11 +187,11 @@ def test_the_command_line_sets_plain_fields(data):
 )
 def test_a_config_that_cannot_be_right_raises(fields, message):
     with pytest.raises(UsageError, match=message):
-        build(PenstockDataLoader.Config(**fields))
+        build(MillstreamDataLoader.Config(**fields))
 
 
 def test_a_view_without_positions_or_of_another_length_raises(data):
     with pytest.raises(UsageError, match=r'add extras=\["position_ids"\]'):
-        build(PenstockDataLoader.Config(view=data.windows))
+        build(MillstreamDataLoader.Config(view=data.windows))
     with pytest.raises(UsageError, match=r"rows of 16 tokens, but training\.seq_len is 8"):
-        build(PenstockDataLoader.Config(view=lambda seq_len: data.packed(2 * seq_len)))
+        build(MillstreamDataLoader.Config(view=lambda seq_len: data.packed(2 * seq_len)))

@@ -6,8 +6,8 @@ import warnings
 import pytest
 import torch
 
-import penstock
-from penstock.errors import StateError, UsageError
+import millstream
+from millstream.errors import StateError, UsageError
 from tests.helpers.datasets import inputs_of, write_random_documents
 from tests.helpers.objects import write_objects
 from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text
@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers
 
-    from penstock.integrations.transformers import Trainer
+    from millstream.integrations.transformers import Trainer
 
 
 def train(loader, out, *, resume=None, **options):
@@ -56,7 +56,7 @@ def test_trainer_resumes_at_any_step_with_accumulation_too(
             return make_text(text)
         if kind == "mixture":
             parts = {"a": (view.slice(0, 50), 1), "b": (view.slice(50), 2)}
-            return penstock.Loader(penstock.mix(parts, seed=3), ROWS)
+            return millstream.Loader(millstream.mix(parts, seed=3), ROWS)
         return make(view)
 
     options = {"gradient_accumulation_steps": accumulation, "num_train_epochs": 3}
@@ -83,9 +83,9 @@ def save(view, out, **options):
 
 def test_another_batch_size_continues_exactly_if_optimizer_steps_stay_the_same(view, tmp_path):
     path = save(view, tmp_path)
-    half = penstock.Loader(view, ROWS // 2, seed=3)
+    half = millstream.Loader(view, ROWS // 2, seed=3)
     found = train(half, tmp_path, resume=path, gradient_accumulation_steps=2, num_train_epochs=2)
-    halves = epochs(lambda: penstock.Loader(view, ROWS // 2, seed=3), 2)
+    halves = epochs(lambda: millstream.Loader(view, ROWS // 2, seed=3), 2)
     per_epoch = len(halves) // 2  # Trainer leaves out what does not fill a step of its own
     assert [rows for _, rows in found] == halves[40:]
     assert found[-1][0] == 2 * -(-per_epoch // 2)
@@ -95,7 +95,7 @@ def test_another_size_of_optimizer_steps_needs_max_steps(view, tmp_path):
     path = save(view, tmp_path)
 
     def half():
-        return penstock.Loader(view, ROWS // 2, seed=3)
+        return millstream.Loader(view, ROWS // 2, seed=3)
 
     with pytest.raises(StateError, match=r"step had 4 rows and now has 2\..*or set max_steps"):
         train(half(), tmp_path, resume=path, num_train_epochs=2)
@@ -107,13 +107,13 @@ def test_another_size_of_optimizer_steps_needs_max_steps(view, tmp_path):
 def test_other_rows_than_the_checkpoints_are_refused(view, tmp_path):
     path = save(view, tmp_path)
     with pytest.raises(StateError, match="seed was 3 and is 4"):
-        train(penstock.Loader(view, ROWS, seed=4), tmp_path, resume=path)
+        train(millstream.Loader(view, ROWS, seed=4), tmp_path, resume=path)
 
 
 def test_a_checkpoint_without_a_state_is_refused_or_ignored_as_asked(view, tmp_path):
     path = save(view, tmp_path) / "trainer_state.json"
     state = json.loads(path.read_text())
-    del state["stateful_callbacks"]["penstock.Loader"]
+    del state["stateful_callbacks"]["millstream.Loader"]
     path.write_text(json.dumps(state))
     with pytest.raises(
         StateError, match=r"step 20 has no state of a loader.*ignore_data_skip=True"
@@ -202,7 +202,7 @@ def test_what_trainer_would_get_wrong_is_refused_with_what_to_write(view, text, 
 def test_the_trainer_of_transformers_itself_is_refused(view, tmp_path):
     args = transformers.TrainingArguments(tmp_path, report_to="none", use_cpu=True)
     trainer = transformers.Trainer(torch.nn.Linear(1, 1), args, train_dataset=make(view))
-    with pytest.raises(UsageError, match=r"use penstock\.integrations\.transformers\.Trainer"):
+    with pytest.raises(UsageError, match=r"use millstream\.integrations\.transformers\.Trainer"):
         trainer.train()
 
 
@@ -251,9 +251,9 @@ def batch_for(model, view, tmp_path, **options):
     args = transformers.TrainingArguments(
         tmp_path, report_to="none", use_cpu=True, per_device_train_batch_size=4, **options
     )
-    with penstock.Loader(view, 4) as loader:
+    with millstream.Loader(view, 4) as loader:
         own = next(iter(loader))
-    trainer = Trainer(model, args, train_dataset=penstock.Loader(view, 4))
+    trainer = Trainer(model, args, train_dataset=millstream.Loader(view, 4))
     return own, next(iter(trainer.get_train_dataloader()))
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import penstock
-from penstock.errors import UsageError
-from penstock.integrations.trl import SFTTrainer
+import millstream
+from millstream.errors import UsageError
+from millstream.integrations.trl import SFTTrainer
 from tests.helpers.datasets import write_documents
 from tests.helpers.trainer_runs import check_killed_and_resumed
 from tests.helpers.trainers import with_trl
@@ -48,10 +48,10 @@ def test_a_killed_run_resumes_exactly(tmp_path, ranks):
 @pytest.mark.parametrize("bounds", [[], ["cu_seqlens"]])
 def test_the_loss_of_packed_rows_is_that_of_their_documents_alone(data, tmp_path, bounds):
     view = data.packed(32, extras=["position_ids", "document_ids", *bounds])
-    trainer = make_trainer(penstock.Loader(view, 4), tmp_path, logging_steps=1, max_steps=1)
+    trainer = make_trainer(millstream.Loader(view, 4), tmp_path, logging_steps=1, max_steps=1)
     losses = []
     with torch.no_grad():
-        for document in next(iter(penstock.Loader(view, 4)))["document_ids"].unique().tolist():
+        for document in next(iter(millstream.Loader(view, 4)))["document_ids"].unique().tolist():
             if document >= 0:
                 tokens = torch.tensor(data.document(document)["token"].astype("int64"))
                 logits = trainer.model(tokens[None]).logits[0, :-1]
@@ -66,9 +66,9 @@ def test_the_loss_of_packed_rows_is_that_of_their_documents_alone(data, tmp_path
 @pytest.mark.slow
 def test_loaders_are_evaluated_too(data, tmp_path):
     view = data.packed(32, extras=["position_ids"])
-    loaders = {"a": penstock.Loader(view, 4), "b": penstock.Loader(view.take(4), 4)}
+    loaders = {"a": millstream.Loader(view, 4), "b": millstream.Loader(view.take(4), 4)}
     trainer = make_trainer(
-        penstock.Loader(view, 4), tmp_path, eval_dataset=loaders, per_device_eval_batch_size=4
+        millstream.Loader(view, 4), tmp_path, eval_dataset=loaders, per_device_eval_batch_size=4
     )
     found = trainer.evaluate()
     assert found == trainer.evaluate() | {
@@ -78,7 +78,7 @@ def test_loaders_are_evaluated_too(data, tmp_path):
 
 
 def test_rows_without_positions_are_refused_with_what_to_add(data, tmp_path):
-    trainer = make_trainer(penstock.Loader(data.windows(8), 4), tmp_path)
+    trainer = make_trainer(millstream.Loader(data.windows(8), 4), tmp_path)
     with pytest.raises(UsageError, match="add 'position_ids' to the extras of the view"):
         trainer.train()
 
@@ -94,12 +94,12 @@ def test_rows_without_positions_are_refused_with_what_to_add(data, tmp_path):
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_would_have_no_effect_is_refused(data, tmp_path, option, instead):
-    loader = penstock.Loader(data.packed(32, extras=["position_ids"]), 4)
+    loader = millstream.Loader(data.packed(32, extras=["position_ids"]), 4)
     with pytest.raises(UsageError, match=f"{option} has no effect on the rows.*{instead}"):
         make_trainer(loader, tmp_path, **{option: True})
 
 
 def test_options_are_checked_before_trl_prepares_anything(data, tmp_path):
-    loader = penstock.Loader(data.packed(32, extras=["position_ids"]), 4, global_batch_size=8)
+    loader = millstream.Loader(data.packed(32, extras=["position_ids"]), 4, global_batch_size=8)
     with pytest.raises(UsageError, match="gradient_accumulation_steps"):
         make_trainer(loader, tmp_path)

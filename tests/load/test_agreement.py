@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-import penstock
+import millstream
 
 pytestmark = pytest.mark.process
 
@@ -18,8 +18,8 @@ import sys
 
 import torch.distributed as distributed
 
-import penstock
-from penstock.errors import UsageError
+import millstream
+from millstream.errors import UsageError
 
 root = sys.argv[1]
 rank = int(os.environ["RANK"])
@@ -37,21 +37,22 @@ def run(name, make):
 
 
 def load(path="one", seq_len=8, batch_size=4, position=0, **options):
-    view = penstock.open(f"{root}/{path}").windows(seq_len)
-    loader = penstock.Loader(view, batch_size, **options)
+    view = millstream.open(f"{root}/{path}").windows(seq_len)
+    loader = millstream.Loader(view, batch_size, **options)
     if position:
         loader.load_state_dict(loader.state_dict() | {"position": position})
     return loader
 
 
 def mixed(weight=1, **options):
-    views = {name: penstock.open(f"{root}/{name}").windows(8) for name in ("one", "two")}
-    limited = penstock.MixtureSource(views["two"], weight, max_epochs=3)
-    return penstock.Loader(penstock.mix({"one": (views["one"], 1), "two": limited}, **options), 4)
+    views = {name: millstream.open(f"{root}/{name}").windows(8) for name in ("one", "two")}
+    limited = millstream.MixtureSource(views["two"], weight, max_epochs=3)
+    mixture = millstream.mix({"one": (views["one"], 1), "two": limited}, **options)
+    return millstream.Loader(mixture, 4)
 
 
 def read(**options):
-    return penstock.TextLoader(f"{root}/text", "bytes", 2, 8, **({"seed": 1} | options))
+    return millstream.TextLoader(f"{root}/text", "bytes", 2, 8, **({"seed": 1} | options))
 
 
 world = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE")}
@@ -92,7 +93,7 @@ def found(tmp_path_factory):
     """What each scenario said, on both ranks."""
     root = tmp_path_factory.mktemp("ranks")
     for number, name in enumerate(["one", "two"]):
-        with penstock.Writer(root / name, vocab_size=60_000) as writer:
+        with millstream.Writer(root / name, vocab_size=60_000) as writer:
             writer.append(np.arange(number, 2000 + number, dtype=np.uint16))
     (root / "text").mkdir()
     for name in ("a.txt", "b.txt"):

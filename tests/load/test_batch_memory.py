@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import penstock
+import millstream
 
 SEQ_LEN, ROWS = 6, 3
 
@@ -71,7 +71,7 @@ CASES = [("numpy", name) for name in OF_ARRAYS] + [("torch", name) for name in O
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_what_is_kept_of_a_batch_stays_as_it_was(data, output, way, prefetch):
     keep = (OF_ARRAYS if output == "numpy" else OF_TENSORS)[way]
-    loader = penstock.Loader(
+    loader = millstream.Loader(
         data.windows(SEQ_LEN), ROWS, endless=True, output=output, prefetch=prefetch
     )
     held = []
@@ -81,7 +81,7 @@ def test_what_is_kept_of_a_batch_stays_as_it_was(data, output, way, prefetch):
         del batch, kept
     loader.close()
     # Others take whatever memory was given back, and write to it.
-    with penstock.Loader(data.windows(SEQ_LEN), ROWS, output=output, prefetch=prefetch) as other:
+    with millstream.Loader(data.windows(SEQ_LEN), ROWS, output=output, prefetch=prefetch) as other:
         later = [batch["labels"].tolist() for batch in islice(other, 30)]
     for batch in islice(loader, 30):
         batch["labels"][:] = -1
@@ -96,7 +96,7 @@ def test_what_is_kept_of_a_batch_stays_as_it_was(data, output, way, prefetch):
 
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 def test_inputs_and_labels_keep_each_other_and_other_batches_do_not(data, output):
-    loader = penstock.Loader(
+    loader = millstream.Loader(
         data.windows(SEQ_LEN), ROWS, endless=True, output=output, prefetch=2, shuffle=False
     )
     batches = iter(loader)
@@ -115,7 +115,9 @@ def address_of(values):
 
 
 def test_batches_are_new_objects_every_time(data):
-    loader = penstock.Loader(data.windows(SEQ_LEN), ROWS, endless=True, output="numpy", prefetch=2)
+    loader = millstream.Loader(
+        data.windows(SEQ_LEN), ROWS, endless=True, output="numpy", prefetch=2
+    )
     seen = set()
     for batch in islice(loader, 50):
         array = batch["labels"]
@@ -127,7 +129,7 @@ def test_batches_are_new_objects_every_time(data):
 
 
 def test_the_memory_is_at_the_root_of_every_view(data):
-    loader = penstock.Loader(data.windows(SEQ_LEN), ROWS, output="numpy", prefetch=0)
+    loader = millstream.Loader(data.windows(SEQ_LEN), ROWS, output="numpy", prefetch=0)
     row = next(iter(loader))["labels"][0]
     root = row
     while isinstance(root.base, np.ndarray):
@@ -136,7 +138,9 @@ def test_the_memory_is_at_the_root_of_every_view(data):
 
 
 def test_a_loader_that_is_held_up_by_its_consumer_gets_more_memory_and_gives_it_back(data):
-    loader = penstock.Loader(data.windows(SEQ_LEN), ROWS, endless=True, output="numpy", prefetch=2)
+    loader = millstream.Loader(
+        data.windows(SEQ_LEN), ROWS, endless=True, output="numpy", prefetch=2
+    )
     held = list(islice(loader, 100))
     assert len({address_of(batch["labels"]) for batch in held}) == 100
     held.clear()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.load.batch_sizes import BatchSizes
-from penstock.load.plan import StepPlan
+from millstream.errors import UsageError
+from millstream.load.batch_sizes import BatchSizes
+from millstream.load.plan import StepPlan
 
 TAILS = ["drop", "keep", "wrap"]
 

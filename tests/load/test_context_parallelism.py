@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import penstock
-from penstock import Loader, Parallel
-from penstock.errors import UsageError
-from penstock.testing import assert_resumes_exactly
+import millstream
+from millstream import Loader, Parallel
+from millstream.errors import UsageError
+from millstream.testing import assert_resumes_exactly
 from tests.helpers.row_slices import check_slices
 
 EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
@@ -16,10 +16,10 @@ EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
 @pytest.fixture
 def data(tmp_path):
     random = np.random.default_rng(5)
-    with penstock.Writer(tmp_path / "data", vocab_size=1000, shard_bytes=3000) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=1000, shard_bytes=3000) as writer:
         for length in random.integers(1, 60, 150):
             writer.append(random.integers(10, 1000, length))
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
 def share(part, parts, layout, **ranks):

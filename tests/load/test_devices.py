@@ -8,12 +8,12 @@ from itertools import islice
 import numpy as np
 import pytest
 
-import penstock
-from penstock.batches.sample_reader import SampleReader
-from penstock.load.batch_maker import BatchMaker
-from penstock.load.batch_memory import Pool
-from penstock.load.devices import PlainFeed
-from penstock.testing import assert_same
+import millstream
+from millstream.batches.sample_reader import SampleReader
+from millstream.load.batch_maker import BatchMaker
+from millstream.load.batch_memory import Pool
+from millstream.load.devices import PlainFeed
+from millstream.testing import assert_same
 from tests.helpers.datasets import write_random_documents
 
 torch = pytest.importorskip("torch")
@@ -51,16 +51,16 @@ def early(monkeypatch):
     def new_feed(device, layout, maker, **options):
         return EarlyFeed(maker, device)
 
-    monkeypatch.setattr("penstock.load.base_loader.find_device", lambda *_, **__: CPU)
-    monkeypatch.setattr("penstock.load.read_ahead.new_feed", new_feed)
-    monkeypatch.setattr("penstock.text.live.live_walk.new_feed", new_feed)
+    monkeypatch.setattr("millstream.load.base_loader.find_device", lambda *_, **__: CPU)
+    monkeypatch.setattr("millstream.load.read_ahead.new_feed", new_feed)
+    monkeypatch.setattr("millstream.text.live.live_walk.new_feed", new_feed)
 
 
 def test_threads_share_uploads_and_leave_none(data, early):
     view = data.windows(16)
     expected = sorted(batch["input_ids"].tolist() for batch in islice(_host(view), 150))
     found, lock = [], threading.Lock()
-    with penstock.Loader(view, 2, endless=True) as loader:
+    with millstream.Loader(view, 2, endless=True) as loader:
         batches = iter(loader)
 
         def take():
@@ -79,7 +79,7 @@ def test_threads_share_uploads_and_leave_none(data, early):
 
 
 def _host(view):
-    return penstock.Loader(view, 2, endless=True)
+    return millstream.Loader(view, 2, endless=True)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def text(tmp_path):
 def test_a_signal_handler_may_take_batches_of_text_that_cross_ahead(text, early):
     options = {"batch_size": 2, "seq_len": 16}
     expected = [batch["input_ids"].tolist() for batch in _text_on_host(text, options)]
-    loader = penstock.TextLoader(text, "bytes", **options)
+    loader = millstream.TextLoader(text, "bytes", **options)
     batches, found, generator = iter(loader), [], random.Random(0)
 
     def take(*_):
@@ -119,14 +119,14 @@ def test_a_signal_handler_may_take_batches_of_text_that_cross_ahead(text, early)
 
 def _text_on_host(text, options):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.load.base_loader.find_device", lambda *_, **__: None)
-        return list(penstock.TextLoader(text, "bytes", **options))
+        patch.setattr("millstream.load.base_loader.find_device", lambda *_, **__: None)
+        return list(millstream.TextLoader(text, "bytes", **options))
 
 
 def test_text_that_crosses_ahead_resumes_where_it_was_handed_out(text, early):
     options = {"batch_size": 2, "seq_len": 16}
     expected = _text_on_host(text, options)
-    loader = penstock.TextLoader(text, "bytes", **options)
+    loader = millstream.TextLoader(text, "bytes", **options)
     for batch, same in zip(islice(loader, 5), expected, strict=False):
         assert_same(batch, same)
     state = loader.state_dict()
@@ -140,20 +140,20 @@ def test_text_that_crosses_ahead_resumes_where_it_was_handed_out(text, early):
 def test_a_device_that_is_not_there_is_refused_by_name(data):
     view = data.windows(16)
     for device in ("cuda:99", "mps", "nonsense", 3.5):
-        with pytest.raises(penstock.UsageError, match=f"device={device!r}"):
-            penstock.Loader(view, 2, device=device)
-    with pytest.raises(penstock.UsageError, match="static_addresses=True needs a CUDA device"):
-        penstock.Loader(view, 2, device="cpu", static_addresses=True)
-    with pytest.raises(penstock.UsageError, match="remove output='numpy'"):
-        penstock.Loader(view, 2, device="cpu", output="numpy")
+        with pytest.raises(millstream.UsageError, match=f"device={device!r}"):
+            millstream.Loader(view, 2, device=device)
+    with pytest.raises(millstream.UsageError, match="static_addresses=True needs a CUDA device"):
+        millstream.Loader(view, 2, device="cpu", static_addresses=True)
+    with pytest.raises(millstream.UsageError, match="remove output='numpy'"):
+        millstream.Loader(view, 2, device="cpu", output="numpy")
 
 
 def test_the_cpu_is_a_device_like_others(data):
-    here = penstock.Loader(data.packed(64), 4)
+    here = millstream.Loader(data.packed(64), 4)
     for batch, expected in zip(
-        penstock.Loader(data.packed(64), 4, device="cpu"), here, strict=True
+        millstream.Loader(data.packed(64), 4, device="cpu"), here, strict=True
     ):
-        penstock.testing.assert_same(batch, expected)
+        millstream.testing.assert_same(batch, expected)
 
 
 def test_other_devices_get_a_plain_copy(data):

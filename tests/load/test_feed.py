@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-import penstock
-from penstock.testing import assert_same
+import millstream
+from millstream.testing import assert_same
 from tests.helpers.datasets import write_random_documents
 
 torch = pytest.importorskip("torch")
@@ -39,7 +39,7 @@ VIEWS = {
     "packed": lambda data: data.packed(256, extras=EXTRAS),
     "packed, one shape": lambda data: data.packed(256, extras=EXTRAS, static_shapes=True),
     "documents": lambda data: data.documents(128, by_length=True, pad_to=8, extras=EXTRAS),
-    "mixture": lambda data: penstock.mix(
+    "mixture": lambda data: millstream.mix(
         {
             "windows": (data.windows(128), 5),
             "packed": (data.packed(128, extras=EXTRAS), 3),
@@ -54,8 +54,8 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_batches_on_the_device_are_those_of_the_host(data, view, dtype):
     options = {"tail": "keep", "dtype": dtype, "seed": 3}
-    there = penstock.Loader(view(data), 8, device="cuda", **options)
-    here = penstock.Loader(view(data), 8, **options)
+    there = millstream.Loader(view(data), 8, device="cuda", **options)
+    here = millstream.Loader(view(data), 8, **options)
     for arrived, expected in zip(there, here, strict=True):
         assert arrived["input_ids"].device == torch.device("cuda", 0)
         assert_same(on_host(arrived), expected)
@@ -69,17 +69,17 @@ def test_slices_of_rows_on_the_device_are_those_of_the_host(data, view, layout):
     if chosen.seq_len % 4:
         chosen = data.windows(96, extras=EXTRAS, mask_ends=True)
     options = {"rank": 0, "ranks": 1, "context_rank": 1, "context_ranks": 2}
-    parallel = penstock.Parallel(context_layout=layout, **options)
-    there = penstock.Loader(chosen, 8, parallel=parallel, tail="keep", device="cuda")
-    here = penstock.Loader(chosen, 8, parallel=parallel, tail="keep")
+    parallel = millstream.Parallel(context_layout=layout, **options)
+    there = millstream.Loader(chosen, 8, parallel=parallel, tail="keep", device="cuda")
+    here = millstream.Loader(chosen, 8, parallel=parallel, tail="keep")
     for arrived, expected in zip(there, here, strict=True):
         assert_same(on_host(arrived), expected)
 
 
 def test_steps_of_several_batches_arrive_whole(data):
     options = {"global_batch_size": [(0, 12), (100, 30)], "rank": 1, "ranks": 2, "tail": "keep"}
-    there = penstock.Loader(data.packed(128), 4, device="cuda", **options)
-    here = penstock.Loader(data.packed(128), 4, **options)
+    there = millstream.Loader(data.packed(128), 4, device="cuda", **options)
+    here = millstream.Loader(data.packed(128), 4, **options)
     for step, expected in zip(there, here, strict=True):
         assert len(step) == len(expected) > 1
         for batch, same in zip(step, expected, strict=True):
@@ -88,14 +88,14 @@ def test_steps_of_several_batches_arrive_whole(data):
 
 @pytest.mark.parametrize("device", ["cuda:0", 0, torch.device("cuda"), torch.device("cuda:0")])
 def test_names_numbers_and_objects_mean_the_same_device(data, device):
-    batch = next(iter(penstock.Loader(data.windows(16), 2, device=device)))
+    batch = next(iter(millstream.Loader(data.windows(16), 2, device=device)))
     assert batch["labels"].device == torch.device("cuda:0")
 
 
 def test_a_thousand_batches_behind_a_busy_stream_are_all_right(data):
     view = data.packed(64, extras=EXTRAS)
-    here = list(islice(penstock.Loader(view, 4, endless=True), 1000))
-    with penstock.Loader(view, 4, endless=True, device="cuda") as loader:
+    here = list(islice(millstream.Loader(view, 4, endless=True), 1000))
+    with millstream.Loader(view, 4, endless=True, device="cuda") as loader:
         sums, kept = [], []
         for number, batch in enumerate(islice(loader, 1000)):
             if number % 100 == 50:
@@ -114,14 +114,14 @@ def test_a_thousand_batches_behind_a_busy_stream_are_all_right(data):
 
 def test_a_batch_arrives_although_its_loader_is_gone(data):
     for seed in range(20):
-        here = next(iter(penstock.Loader(data.windows(512), 16, seed=seed)))
+        here = next(iter(millstream.Loader(data.windows(512), 16, seed=seed)))
         torch.cuda._sleep(BUSY_CYCLES // 20)
-        batch = next(iter(penstock.Loader(data.windows(512), 16, seed=seed, device="cuda")))
+        batch = next(iter(millstream.Loader(data.windows(512), 16, seed=seed, device="cuda")))
         assert_same(on_host(batch), here)
 
 
 def test_no_step_synchronizes_or_takes_more_memory(data):
-    with penstock.Loader(
+    with millstream.Loader(
         data.packed(256, extras=EXTRAS, static_shapes=True), 8, endless=True, device="cuda"
     ) as loader:
         batches = islice(loader, 10_000)
@@ -145,8 +145,8 @@ def test_no_step_synchronizes_or_takes_more_memory(data):
 
 def test_batches_of_many_shapes_are_right_and_take_no_more_memory(data):
     view = data.documents(300, by_length=True, pad_to=1, extras=EXTRAS)
-    here = penstock.Loader(view, 4, endless=True)
-    with penstock.Loader(view, 4, endless=True, device="cuda") as there:
+    here = millstream.Loader(view, 4, endless=True)
+    with millstream.Loader(view, 4, endless=True, device="cuda") as there:
         shapes, reserved = set(), 0
         for number, (arrived, expected) in enumerate(islice(zip(there, here, strict=True), 1500)):
             shapes.add(arrived["input_ids"].shape)
@@ -159,8 +159,8 @@ def test_batches_of_many_shapes_are_right_and_take_no_more_memory(data):
 
 
 def test_the_consumer_may_change_its_stream_at_any_step(data):
-    here = list(penstock.Loader(data.windows(64), 4))
-    there = penstock.Loader(data.windows(64), 4, device="cuda")
+    here = list(millstream.Loader(data.windows(64), 4))
+    there = millstream.Loader(data.windows(64), 4, device="cuda")
     streams = [torch.cuda.Stream() for _ in range(3)]
     sums = []
     try:
@@ -179,10 +179,10 @@ def test_the_consumer_may_change_its_stream_at_any_step(data):
 def test_threads_with_streams_of_their_own_share_a_loader(data):
     here = {
         (int(b["input_ids"].sum()), int(b["labels"].sum()))
-        for b in islice(penstock.Loader(data.windows(64), 4, endless=True), 300)
+        for b in islice(millstream.Loader(data.windows(64), 4, endless=True), 300)
     }
     found = []
-    with penstock.Loader(data.windows(64), 4, endless=True, device="cuda") as loader:
+    with millstream.Loader(data.windows(64), 4, endless=True, device="cuda") as loader:
         batches = iter(loader)
 
         def take():
@@ -204,7 +204,7 @@ def test_threads_with_streams_of_their_own_share_a_loader(data):
 
 
 def test_a_loader_that_began_in_inference_mode_serves_training(data):
-    loader = penstock.Loader(data.packed(64), 4, device="cuda", endless=True)
+    loader = millstream.Loader(data.packed(64), 4, device="cuda", endless=True)
     with torch.inference_mode():
         next(iter(loader))
     table = torch.nn.Embedding(50_000, 8, device="cuda")
@@ -215,9 +215,9 @@ def test_a_loader_that_began_in_inference_mode_serves_training(data):
 
 
 def test_a_batch_is_not_loaded_in_a_capture(data):
-    loader = penstock.Loader(data.windows(64), 4, device="cuda")
+    loader = millstream.Loader(data.windows(64), 4, device="cuda")
     batches = iter(loader)
-    here = next(iter(penstock.Loader(data.windows(64), 4)))
+    here = next(iter(millstream.Loader(data.windows(64), 4)))
     graph = torch.cuda.CUDAGraph()
     count = torch.zeros(1, device="cuda")
     with pytest.raises(RuntimeError, match="before the capture"), torch.cuda.graph(graph):
@@ -229,8 +229,8 @@ def test_a_batch_is_not_loaded_in_a_capture(data):
 
 def test_static_addresses_feed_a_cuda_graph(data):
     view = data.packed(256, extras=EXTRAS, static_shapes=True)
-    here = penstock.Loader(view, 8)
-    there = penstock.Loader(view, 8, device="cuda", static_addresses=True)
+    here = millstream.Loader(view, 8)
+    there = millstream.Loader(view, 8, device="cuda", static_addresses=True)
     iterator = iter(there)
     batch = next(iterator)
     result = torch.zeros((), dtype=torch.int64, device="cuda")
@@ -257,7 +257,7 @@ def test_static_addresses_feed_a_cuda_graph(data):
 
 
 def test_a_users_graph_may_be_captured_while_batches_are_read(data):
-    with penstock.Loader(data.packed(64), 4, endless=True, device="cuda") as loader:
+    with millstream.Loader(data.packed(64), 4, endless=True, device="cuda") as loader:
         weights = torch.randn(256, 256, device="cuda")
         weights @ weights  # creates what must not be created in a capture
         for batch in islice(loader, 20):
@@ -270,8 +270,8 @@ def test_a_users_graph_may_be_captured_while_batches_are_read(data):
 
 
 def test_a_failed_upload_reaches_the_consumer_and_the_loader_goes_on(data):
-    here = list(penstock.Loader(data.windows(128), 64))
-    loader = penstock.Loader(data.windows(128), 64, device="cuda")
+    here = list(millstream.Loader(data.windows(128), 64))
+    loader = millstream.Loader(data.windows(128), 64, device="cuda")
     iterator = iter(loader)
     found = [on_host(next(iterator)) for _ in range(3)]
     position = loader.position
@@ -296,10 +296,10 @@ def test_a_failed_upload_reaches_the_consumer_and_the_loader_goes_on(data):
 def test_text_arrives_on_the_device_as_on_the_host(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("".join(f"line {n} of the text\n" * (n % 7 + 1) for n in range(2000)))
-    packing = penstock.Packing(extras=EXTRAS, mask_ends=True)
+    packing = millstream.Packing(extras=EXTRAS, mask_ends=True)
     options = {"batch_size": 4, "seq_len": 100, "packing": packing, "tail": "keep"}
-    there = penstock.TextLoader(path, "bytes", device="cuda", **options)
-    here = penstock.TextLoader(path, "bytes", **options)
+    there = millstream.TextLoader(path, "bytes", device="cuda", **options)
+    here = millstream.TextLoader(path, "bytes", **options)
     count = 0
     for arrived, expected in zip(there, here, strict=True):
         assert_same(on_host(arrived), expected)
@@ -311,8 +311,8 @@ def test_text_arrives_on_the_device_as_on_the_host(tmp_path):
 
 def test_states_tokens_and_jumps_are_those_of_the_host(data):
     view = data.packed(256)
-    there = penstock.Loader(view, 8, device="cuda", digest_tokens=True)
-    here = penstock.Loader(view, 8, digest_tokens=True)
+    there = millstream.Loader(view, 8, device="cuda", digest_tokens=True)
+    here = millstream.Loader(view, 8, digest_tokens=True)
     for _ in zip(islice(there, 5), islice(here, 5), strict=True):
         assert (there.digest(), there.token_digest()) == (here.digest(), here.token_digest())
     state = there.state_dict()
@@ -323,10 +323,10 @@ def test_states_tokens_and_jumps_are_those_of_the_host(data):
 
 
 def test_workers_and_forks_are_refused_in_words(data):
-    loader = penstock.Loader(data.windows(64), 4, device="cuda")
+    loader = millstream.Loader(data.windows(64), 4, device="cuda")
     next(iter(loader))
     workers = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=1)
-    with pytest.raises(penstock.UsageError, match="in the workers of a DataLoader"):
+    with pytest.raises(millstream.UsageError, match="in the workers of a DataLoader"):
         next(iter(workers))
     reading, writing = os.pipe()
     child = os.fork()

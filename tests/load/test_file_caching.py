@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.load.file_caching import is_worth_caching
+import millstream
+from millstream.errors import FormatError, MissingDataError, UsageError
+from millstream.load.file_caching import is_worth_caching
 from tests.helpers.datasets import write_dataset
 from tests.helpers.page_cache import cached_share, drop
 
@@ -54,8 +54,8 @@ def caches_all(loader, directory, num_batches=100):
 
 
 def make_loader(directory, *, access="pread", batch_size=8, **options):
-    view = penstock.open(directory, access=access).windows(SEQ_LEN)
-    return penstock.Loader(view, batch_size, output="numpy", **options)
+    view = millstream.open(directory, access=access).windows(SEQ_LEN)
+    return millstream.Loader(view, batch_size, output="numpy", **options)
 
 
 def read(loader, num_batches=None):
@@ -66,7 +66,7 @@ def read(loader, num_batches=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cache_files", [True, False, None])
-@pytest.mark.parametrize("shuffle", [True, False, penstock.BlockShuffle(64)])
+@pytest.mark.parametrize("shuffle", [True, False, millstream.BlockShuffle(64)])
 @pytest.mark.parametrize(("access", "prefetch"), [("pread", 0), ("pread", 8), ("mmap", 8)])
 def test_batches_are_the_same_whatever_is_cached(cold, access, prefetch, shuffle, cache_files):
     loader = make_loader(
@@ -74,7 +74,7 @@ def test_batches_are_the_same_whatever_is_cached(cold, access, prefetch, shuffle
     )
     batches = read(loader, 60)
     samples = loader.order.samples_at(np.arange(60 * 8)).reshape(60, 8)
-    view = penstock.open(cold).windows(SEQ_LEN)
+    view = millstream.open(cold).windows(SEQ_LEN)
     expected = [view.read(rows)["input_ids"] for rows in samples]
     assert np.array_equal(batches, expected)
 

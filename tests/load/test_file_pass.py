@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_reader import BatchReader, ReaderMemory
-from penstock.batches.view_state import ViewKind
-from penstock.formats.shard import Shard, StoredFile
-from penstock.load.announcing import Announcer
-from penstock.load.file_pass import FilePass
-from penstock.order.shuffling import OrderKind, ShuffleState
-from penstock.read.files import FILE_SPAN, FileKind
-from penstock.read.local_reader import LocalReader
+from millstream.batches.batch_reader import BatchReader, ReaderMemory
+from millstream.batches.view_state import ViewKind
+from millstream.formats.shard import Shard, StoredFile
+from millstream.load.announcing import Announcer
+from millstream.load.file_pass import FilePass
+from millstream.order.shuffling import OrderKind, ShuffleState
+from millstream.read.files import FILE_SPAN, FileKind
+from millstream.read.local_reader import LocalReader
 from tests.helpers.kernel_inputs import token_layout, view_state, write_files
 
 pytestmark = pytest.mark.kernels

@@ -4,7 +4,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-import penstock
+import millstream
 from tests.helpers.datasets import write_random_documents
 
 torch = pytest.importorskip("torch")
@@ -29,7 +29,7 @@ def test_flash_attention_over_cu_seqlens_gives_every_document_what_it_gets_alone
     view = documents.packed(256, extras=extras, static_shapes=static_shapes)
     torch.manual_seed(0)
     table = torch.randn(3, 1000, 4, 64, device="cuda", dtype=torch.bfloat16)
-    for batch in penstock.Loader(view, 8, pin_memory=True):
+    for batch in millstream.Loader(view, 8, pin_memory=True):
         tokens = batch["input_ids"].cuda(non_blocking=True).flatten()
         q, k, v = (part[tokens] for part in table)
         edges = batch["cu_seqlens"].cuda(non_blocking=True)
@@ -63,19 +63,19 @@ def test_page_locked_batches_of_all_views_are_those_of_ordinary_memory(documents
         documents.windows(100, extras=["position_ids", "cu_seqlens"], mask_ends=True),
     ]
     for view in views:
-        ordinary = penstock.Loader(view, 4, tail="keep")
+        ordinary = millstream.Loader(view, 4, tail="keep")
         for pinned, plain in zip(
-            penstock.Loader(view, 4, tail="keep", pin_memory=True), ordinary, strict=True
+            millstream.Loader(view, 4, tail="keep", pin_memory=True), ordinary, strict=True
         ):
             assert pinned["input_ids"].is_pinned()
-            penstock.testing.assert_same(pinned, plain)
+            millstream.testing.assert_same(pinned, plain)
 
 
 @pytest.mark.parametrize("device", ["cuda", torch.device("cuda"), torch.device("cuda:0")], ids=str)
 def test_nanochats_batches_arrive_whole_while_the_gpu_is_busy(device, tmp_path, monkeypatch):
     """Copies wait in the stream behind other work, while the batches after them are made."""
     pytest.importorskip("pyarrow")
-    from penstock.compat.nanochat import tokenizing_distributed_data_loader_bos_bestfit as make
+    from millstream.compat.nanochat import tokenizing_distributed_data_loader_bos_bestfit as make
     from tests.helpers.nanochat_corpus import ByteTokenizer, write_corpus
 
     write_corpus(tmp_path / "base_data")
@@ -92,7 +92,7 @@ def test_nanochats_batches_arrive_whole_while_the_gpu_is_busy(device, tmp_path, 
 
 
 def test_stats_count_what_crosses_and_ranges_are_balanced(documents):
-    with penstock.Loader(documents.windows(64), 8, device="cuda", endless=True) as loader:
+    with millstream.Loader(documents.windows(64), 8, device="cuda", endless=True) as loader:
         loader.annotate()
         calls = []
         loader.watch(lambda step, metrics: calls.append(metrics), every=10)

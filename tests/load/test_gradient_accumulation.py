@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.auditing import RunShape, audit
-from penstock.errors import StateError, UsageError
-from penstock.load.batch_sizes import BatchSizes
+import millstream
+from millstream.auditing import RunShape, audit
+from millstream.errors import StateError, UsageError
+from millstream.load.batch_sizes import BatchSizes
 
 NUM_SAMPLES = 61
 SCHEDULE = [(0, 5), (20, 12), (70, 7), (100, 31)]
@@ -26,15 +26,15 @@ def numbered(tmp_path_factory):
     """Windows of two tokens, each of which is the window's number."""
     path = tmp_path_factory.mktemp("accumulation") / "data"
     tokens = np.repeat(np.arange(NUM_SAMPLES + 1), 2)[:-1]
-    with penstock.Writer(path, vocab_size=NUM_SAMPLES + 1, metadata=bytes) as writer:
+    with millstream.Writer(path, vocab_size=NUM_SAMPLES + 1, metadata=bytes) as writer:
         for start in range(0, len(tokens), 10):
             writer.append(tokens[start : start + 10], b"x")
-    return penstock.open(path).windows(2)
+    return millstream.open(path).windows(2)
 
 
 def loader_of(view, batch_size, sizes, rank=0, ranks=1, **options):
     options = {"output": "numpy", "prefetch": 0, "seed": 3} | options
-    return penstock.Loader(
+    return millstream.Loader(
         view, batch_size, global_batch_size=sizes, rank=rank, ranks=ranks, **options
     )
 
@@ -60,7 +60,7 @@ def run_steps(view, count, position, ranks, batch_size, sizes, **options):
             assert all(len(batch["input_ids"]) <= batch_size for batch in share)
         digests = {loader.digest() for loader in loaders}
         assert len(digests) == 1
-        token_digest = penstock.sum_digests([loader.token_digest() for loader in loaders])
+        token_digest = millstream.sum_digests([loader.token_digest() for loader in loaders])
         rows = sorted(itertools.chain.from_iterable(map(rows_of, shares)))
         steps.append((loaders[0].position, rows, digests.pop(), token_digest))
     assert len({loader.position for loader in loaders}) == 1
@@ -124,7 +124,7 @@ def test_audits_of_runs_that_change_ranks_and_sizes_agree(first, later, tail):
         step = shapes_of_run[-1].step + gap
         shape = RunShape(step=step, ranks=ranks, batch_size=batch_size, global_batch_size=size)
         shapes_of_run.append(shape)
-    order = penstock.make_order(True, NUM_SAMPLES, seed=0)
+    order = millstream.make_order(True, NUM_SAMPLES, seed=0)
     report = audit(order, shapes_of_run, epochs=3, tail=tail)
     single = [
         RunShape(step=shape.step, ranks=1, batch_size=1, global_batch_size=shape.global_batch_size)
@@ -166,7 +166,7 @@ def test_digests_of_a_schedule_stay_as_they_are(numbered):
     """Golden values: logs of a run are compared with those of the run it continues."""
     steps = run_steps(numbered, 8, 0, 2, 3, SCHEDULE, tail="wrap", endless=True)
     assert [step[0] for step in steps] == [5, 10, 15, 20, 32, 44, 56, 68]
-    sums = [penstock.sum_digests([step[k] for step in steps]) for k in (2, 3)]
+    sums = [millstream.sum_digests([step[k] for step in steps]) for k in (2, 3)]
     assert sums == ["386b44e063ac70a0e8c8d95a8ac1f8ad", "0b7472fa8611973986b8fc88fa4f8a0b"]
     whole = loader_of(numbered, 68, 68, endless=True)
     next(iter(whole))
@@ -184,12 +184,12 @@ def test_a_state_is_that_of_a_loader_without_a_global_batch_size(numbered):
 @pytest.mark.parametrize("sizes", [10, SCHEDULE])
 @pytest.mark.parametrize("tail", ["drop", "keep", "wrap"])
 def test_every_step_can_be_resumed(numbered, sizes, tail):
-    penstock.testing.assert_resumes_exactly(lambda: loader_of(numbered, 4, sizes, tail=tail))
+    millstream.testing.assert_resumes_exactly(lambda: loader_of(numbered, 4, sizes, tail=tail))
 
 
 @pytest.mark.parametrize("tail", ["drop", "keep"])
 def test_ranks_and_batch_sizes_divide_steps_exactly(numbered, tail):
-    penstock.testing.assert_ranks_share_exactly(
+    millstream.testing.assert_ranks_share_exactly(
         lambda rank, ranks, batch_size: loader_of(
             numbered, batch_size, SCHEDULE, rank, ranks, tail=tail
         ),
@@ -379,6 +379,6 @@ def test_batches_of_a_step_cannot_share_their_addresses(numbered):
 def test_a_step_of_too_many_batches_is_refused(data):
     for size in (10**10, 1 << 48):
         with pytest.raises(UsageError, match="use a larger batch_size"):
-            penstock.Loader(data.windows(4), 1, global_batch_size=size, tail="wrap")
+            millstream.Loader(data.windows(4), 1, global_batch_size=size, tail="wrap")
     with pytest.raises(UsageError, match="integer from 0 to"):
-        penstock.Loader(data.windows(4), 1, global_batch_size=[(0, 2), (1 << 63, 4)])
+        millstream.Loader(data.windows(4), 1, global_batch_size=[(0, 2), (1 << 63, 4)])

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-import penstock
-from penstock.formats import files
+import millstream
+from millstream.formats import files
 from tests.helpers import paths
 
 NUM_ROWS = 500
@@ -19,7 +19,7 @@ NUM_ROWS = 500
 CHILD = """
 import gc, itertools, json, os, random, signal, sys, time
 import numpy as np
-import penstock
+import millstream
 from tests.helpers.reading_threads import num_reading_threads
 from tests.helpers.sigint import send_interrupts
 
@@ -39,9 +39,9 @@ def decode(blob):
     return blob
 
 def new_loader():
-    data = penstock.open(path)
+    data = millstream.open(path)
     view = data.windows(4, metadata=decode) if decodes else data.windows(4)
-    return penstock.Loader(
+    return millstream.Loader(
         view,
         1,
         prefetch=prefetch,
@@ -111,7 +111,7 @@ def numbered(tmp_path_factory):
     """Windows of four tokens, each of which is the window's number."""
     path = tmp_path_factory.mktemp("interrupts") / "data"
     tokens = np.repeat(np.arange(NUM_ROWS + 1), 4)
-    with penstock.Writer(path, vocab_size=NUM_ROWS + 1, metadata=bytes) as writer:
+    with millstream.Writer(path, vocab_size=NUM_ROWS + 1, metadata=bytes) as writer:
         for start in range(0, len(tokens), 40):
             writer.append(tokens[start : start + 40], b"x")
     return path
@@ -140,8 +140,8 @@ def test_interrupts_at_random_moments_lose_and_repeat_nothing(
     numbered, prefetch, decodes, step_size
 ):
     found = run_interrupted(numbered, prefetch, decodes, 80, prefetch, step_size)
-    data = penstock.open(numbered)
-    order = penstock.Loader(data.windows(4), 1, seed=5, endless=True).order
+    data = millstream.open(numbered)
+    order = millstream.Loader(data.windows(4), 1, seed=5, endless=True).order
     expected = order.samples_at(np.arange(len(found["rows"]))).tolist()
     assert found["rows"] == expected
     assert found["caught"] >= 80
@@ -153,7 +153,7 @@ def test_interrupts_at_random_moments_lose_and_repeat_nothing(
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_what_a_signal_handler_raises_after_it_closed_the_loader_is_not_lost(numbered, prefetch):
     child = """
-import os, signal, sys, time, penstock
+import os, signal, sys, time, millstream
 def end(number, frame):
     loader.close()
     sys.exit(7)
@@ -165,8 +165,8 @@ def decode(blob):
     return blob
 calls = []
 signal.signal(signal.SIGTERM, end)
-view = penstock.open(sys.argv[1]).windows(4, metadata=decode)
-loader = penstock.Loader(view, 1, output="numpy", prefetch=int(sys.argv[2]), endless=True)
+view = millstream.open(sys.argv[1]).windows(4, metadata=decode)
+loader = millstream.Loader(view, 1, output="numpy", prefetch=int(sys.argv[2]), endless=True)
 for batch in loader:
     if loader.position > 2000:
         break
@@ -182,7 +182,7 @@ for batch in loader:
 @pytest.mark.parametrize("action", ["next", "close", "state", "fork"])
 def test_a_signal_handler_may_use_the_loader(numbered, prefetch, action):
     child = """
-import itertools, os, random, signal, sys, time, penstock
+import itertools, os, random, signal, sys, time, millstream
 def decode(blob):
     time.sleep(0.0003)
     return blob
@@ -206,8 +206,8 @@ def handle(number, frame):
         forking = False
 prefetch, action = int(sys.argv[2]), sys.argv[3]
 chance = random.Random(0)
-view = penstock.open(sys.argv[1]).windows(4, metadata=decode)
-loader = penstock.Loader(view, 1, output="numpy", prefetch=prefetch, seed=5)
+view = millstream.open(sys.argv[1]).windows(4, metadata=decode)
+loader = millstream.Loader(view, 1, output="numpy", prefetch=prefetch, seed=5)
 batches = iter(loader)
 signal.signal(signal.SIGALRM, handle)
 for batch in batches:
@@ -230,7 +230,7 @@ print(sorted(got) == list(range(len(got))), len(got))
 @pytest.mark.filterwarnings("ignore:unclosed file")  # Python closes one that is not in use yet
 def test_next_drops_no_batch_at_an_interrupt_that_came_before_it_was_ready(numbered):
     """Python would raise it after the call, and lose what the call returned."""
-    loader = penstock.Loader(penstock.open(numbered).windows(4), 1, prefetch=0, output="numpy")
+    loader = millstream.Loader(millstream.open(numbered).windows(4), 1, prefetch=0, output="numpy")
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     num_batches = num_caught = 0
     batches = iter(loader)
@@ -254,11 +254,11 @@ def test_next_drops_no_batch_at_an_interrupt_that_came_before_it_was_ready(numbe
 def test_a_close_that_is_interrupted_leaves_files_to_the_thread_that_reads_them(tmp_path):
     child = """
 import random, signal, sys, threading
-import numpy as np, penstock
-with penstock.Writer(sys.argv[1], vocab_size=60_000) as writer:
+import numpy as np, millstream
+with millstream.Writer(sys.argv[1], vocab_size=60_000) as writer:
     writer.append(np.arange(1 << 21) % 60_000)
-view = penstock.open(sys.argv[1], access="mmap").windows(2048)
-loader = penstock.Loader(view, 16, prefetch=3, threads=1, output="numpy", endless=True)
+view = millstream.open(sys.argv[1], access="mmap").windows(2048)
+loader = millstream.Loader(view, 16, prefetch=3, threads=1, output="numpy", endless=True)
 is_over = threading.Event()
 def take():
     for batch in loader:
@@ -297,7 +297,7 @@ def test_an_interrupt_while_a_file_is_opened_leaves_no_descriptor(numbered):
 
         sys.settrace(trace)
         try:
-            penstock.open(numbered)
+            millstream.open(numbered)
         except KeyboardInterrupt:
             return False
         finally:

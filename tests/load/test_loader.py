@@ -17,8 +17,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, StateError, UsageError
+import millstream
+from millstream.errors import FormatError, StateError, UsageError
 from tests.helpers.datasets import write_dataset
 from tests.helpers.reading_threads import wait_for_reading_threads
 from tests.helpers.waiting import wait_until
@@ -36,7 +36,7 @@ def inputs(batch):
 
 
 orders = st.sampled_from(
-    [True, False, penstock.BlockShuffle(7), penstock.BlockShuffle(16, inside=True)]
+    [True, False, millstream.BlockShuffle(7), millstream.BlockShuffle(16, inside=True)]
 )
 splits = st.tuples(st.integers(1, 4), st.integers(1, 9))
 reading = st.fixed_dictionaries(
@@ -64,7 +64,7 @@ def test_one_epoch_over_all_ranks_is_the_order_itself(
     view = data.windows(SEQ_LEN)
     steps = []
     for rank in range(ranks):
-        loader = penstock.Loader(
+        loader = millstream.Loader(
             view,
             batch_size,
             seed=seed,
@@ -88,7 +88,7 @@ def test_one_epoch_over_all_ranks_is_the_order_itself(
         for share in steps
         if row < len(share[step])
     ]
-    order = penstock.make_order(shuffle, len(view), seed)
+    order = millstream.make_order(shuffle, len(view), seed)
     assert served == rows_of(tokens, order.samples_at(range(len(served))))
     step_size = ranks * batch_size
     whole = {
@@ -109,13 +109,13 @@ def test_any_change_of_ranks_rows_and_prefetching_continues_the_same_order(
     data, tokens, phases, shuffle
 ):
     view = data.windows(SEQ_LEN)
-    order = penstock.make_order(shuffle, len(view), 7)
+    order = millstream.make_order(shuffle, len(view), 7)
     state = None
     for (ranks, batch_size), reading, num_steps in phases:
         states = []
         position = 0 if state is None else state["position"]
         for rank in range(ranks):
-            loader = penstock.Loader(
+            loader = millstream.Loader(
                 view,
                 batch_size,
                 seed=7,
@@ -141,26 +141,26 @@ def test_any_change_of_ranks_rows_and_prefetching_continues_the_same_order(
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 @pytest.mark.parametrize("tail", ["drop", "keep", "wrap"])
 def test_it_resumes_exactly_at_every_step_and_through_the_ends_of_epochs(data, output, tail):
-    penstock.testing.assert_resumes_exactly(
-        lambda: penstock.Loader(data.windows(50), 3, seed=1, tail=tail, output=output), steps=25
+    millstream.testing.assert_resumes_exactly(
+        lambda: millstream.Loader(data.windows(50), 3, seed=1, tail=tail, output=output), steps=25
     )
 
 
 def test_a_state_that_is_taken_at_the_end_of_an_epoch_starts_the_next(data):
     view = data.windows(50)
-    loader = penstock.Loader(view, 3, output="numpy")
+    loader = millstream.Loader(view, 3, output="numpy")
     first = [inputs(batch) for batch in loader]
     state = loader.state_dict()
     second = [inputs(batch) for batch in loader]
-    resumed = penstock.Loader(view, 3, output="numpy")
+    resumed = millstream.Loader(view, 3, output="numpy")
     resumed.load_state_dict(state)
     assert resumed.epoch == 1
     assert [inputs(batch) for batch in resumed] == second != first
 
 
 def test_an_iteration_that_is_left_and_taken_up_again_goes_on(data):
-    whole = [inputs(batch) for batch in penstock.Loader(data.windows(50), 3, output="numpy")]
-    loader = penstock.Loader(data.windows(50), 3, output="numpy")
+    whole = [inputs(batch) for batch in millstream.Loader(data.windows(50), 3, output="numpy")]
+    loader = millstream.Loader(data.windows(50), 3, output="numpy")
     parts = [inputs(batch) for batch in islice(loader, 2)]
     assert loader.remaining == len(whole) - 2
     assert len(loader) == len(whole)
@@ -170,7 +170,7 @@ def test_an_iteration_that_is_left_and_taken_up_again_goes_on(data):
 
 def test_an_endless_loader_runs_through_epochs_without_a_seam(data, tokens):
     view = data.windows(50)
-    loader = penstock.Loader(view, 7, endless=True, output="numpy")
+    loader = millstream.Loader(view, 7, endless=True, output="numpy")
     got = sum((inputs(batch) for batch in islice(loader, 10)), [])
     loader.close()
     assert got == rows_of(tokens, loader.order.samples_at(range(70)), 50)
@@ -182,7 +182,7 @@ def test_an_endless_loader_runs_through_epochs_without_a_seam(data, tokens):
 
 
 def test_a_state_that_is_loaded_in_the_middle_of_an_iteration_decides_where_it_ends(data):
-    loader = penstock.Loader(data.windows(50), 2, output="numpy")  # 10 batches an epoch
+    loader = millstream.Loader(data.windows(50), 2, output="numpy")  # 10 batches an epoch
     early, late = loader.state_dict() | {"position": 10}, loader.state_dict() | {"position": 64}
     for state, num_left in ((early, 5), (late, 8)):
         loader.set_epoch(2)
@@ -203,12 +203,12 @@ def test_set_epoch_before_every_epoch_does_no_harm_after_a_resume(data, tail):
     def rows(loader):
         return [inputs(batch) for batch in loader]
 
-    loader = penstock.Loader(view, 3, tail=tail, output="numpy")
+    loader = millstream.Loader(view, 3, tail=tail, output="numpy")
     loader.set_epoch(1)
     list(islice(loader, 2))
     state = loader.state_dict()
     expected = [rows(loader), rows(loader)]
-    resumed = penstock.Loader(view, 3, tail=tail, output="numpy")
+    resumed = millstream.Loader(view, 3, tail=tail, output="numpy")
     resumed.load_state_dict(state)
     found = []
     for epoch in (1, 2):
@@ -218,9 +218,9 @@ def test_set_epoch_before_every_epoch_does_no_harm_after_a_resume(data, tail):
 
 
 def test_threads_that_share_a_loader_get_every_batch_once(data):
-    whole = sorted(map(inputs, penstock.Loader(data.windows(SEQ_LEN), 1, output="numpy")))
+    whole = sorted(map(inputs, millstream.Loader(data.windows(SEQ_LEN), 1, output="numpy")))
     for prefetch in (0, 4):
-        loader = penstock.Loader(data.windows(SEQ_LEN), 1, output="numpy", prefetch=prefetch)
+        loader = millstream.Loader(data.windows(SEQ_LEN), 1, output="numpy", prefetch=prefetch)
         got = []
 
         def take(batches, got=got):
@@ -237,7 +237,7 @@ def test_threads_that_share_a_loader_get_every_batch_once(data):
 
 
 def test_a_loader_may_be_closed_by_another_thread(data, tokens, tmp_path):
-    loader = penstock.Loader(data.windows(SEQ_LEN), 1, shuffle=False, endless=True)
+    loader = millstream.Loader(data.windows(SEQ_LEN), 1, shuffle=False, endless=True)
     stop = threading.Event()
 
     def close_again_and_again():
@@ -257,12 +257,12 @@ def test_a_loader_may_be_closed_by_another_thread(data, tokens, tmp_path):
 
 
 def test_the_state_is_small_and_its_form_is_pinned(data):
-    loader = penstock.Loader(data.windows(50), 3, seed=5)
+    loader = millstream.Loader(data.windows(50), 3, seed=5)
     next(iter(loader))
     # A user's checkpoint outlives a release: change this only with a new version.
     assert loader.state_dict() == {
         "version": 2,
-        "penstock": penstock.__version__,
+        "millstream": millstream.__version__,
         "position": 3,
         "seed": 5,
         "order": "shuffle-v1 over 20",
@@ -280,8 +280,8 @@ def test_a_state_of_version_1_goes_on_exactly(data):
         "order": "shuffle-v1 over 20",
         "view": "windows-v1 of 51 every 50 in " + data.fingerprint,
     }
-    expected = [inputs(batch) for batch in penstock.Loader(view, 3, seed=5, output="numpy")][2:]
-    loader = penstock.Loader(view, 3, seed=5, output="numpy")
+    expected = [inputs(batch) for batch in millstream.Loader(view, 3, seed=5, output="numpy")][2:]
+    loader = millstream.Loader(view, 3, seed=5, output="numpy")
     loader.load_state_dict(state)
     assert [inputs(batch) for batch in loader] == expected
     with pytest.raises(StateError, match="expected the keys"):
@@ -289,13 +289,13 @@ def test_a_state_of_version_1_goes_on_exactly(data):
 
 
 def test_what_a_later_release_adds_to_a_state_is_ignored_unless_the_state_requires_it(data):
-    loader = penstock.Loader(data.windows(50), 3, seed=5)
-    state = loader.state_dict() | {"position": 6, "penstock": "9.9", "weights": [1, 2]}
+    loader = millstream.Loader(data.windows(50), 3, seed=5)
+    state = loader.state_dict() | {"position": 6, "millstream": "9.9", "weights": [1, 2]}
     loader.load_state_dict(state)
     assert loader.position == 6
     loader.load_state_dict(state | {"requires": ["position"], "position": 3})
     assert loader.position == 3
-    with pytest.raises(StateError, match=r"requires .*'weights'.*written by Penstock 9.9"):
+    with pytest.raises(StateError, match=r"requires .*'weights'.*written by Millstream 9.9"):
         loader.load_state_dict(state | {"requires": ["position", "weights"]})
 
 
@@ -303,15 +303,15 @@ def test_what_a_later_release_adds_to_a_state_is_ignored_unless_the_state_requir
     ("other", "words"),
     [
         (
-            lambda d: penstock.Loader(d.windows(50), 3, seed=6),
+            lambda d: millstream.Loader(d.windows(50), 3, seed=6),
             "seed was 5 and is 6; .* with seed=5$",
         ),
-        (lambda d: penstock.Loader(d.windows(51), 3, seed=5), "view was 'windows-v1 of 51"),
-        (lambda d: penstock.Loader(d.windows(50), 3, seed=5, shuffle=False), "sequential-v1"),
+        (lambda d: millstream.Loader(d.windows(51), 3, seed=5), "view was 'windows-v1 of 51"),
+        (lambda d: millstream.Loader(d.windows(50), 3, seed=5, shuffle=False), "sequential-v1"),
     ],
 )
 def test_a_state_of_something_else_is_refused_with_what_differs(data, other, words):
-    state = penstock.Loader(data.windows(50), 3, seed=5).state_dict()
+    state = millstream.Loader(data.windows(50), 3, seed=5).state_dict()
     with pytest.raises(StateError, match=words):
         other(data).load_state_dict(state)
 
@@ -336,7 +336,7 @@ def test_a_state_of_something_else_is_refused_with_what_differs(data, other, wor
     ],
 )
 def test_a_broken_state_is_refused(data, state):
-    loader = penstock.Loader(data.windows(50), 3, seed=5)
+    loader = millstream.Loader(data.windows(50), 3, seed=5)
     if state and state != {"position": 1}:
         state = loader.state_dict() | state
     with pytest.raises(StateError):
@@ -347,7 +347,7 @@ def test_digests_of_a_step_are_equal_for_every_split_and_token_digests_add_up(da
     seen = []
     for ranks, batch_size in [(1, 12), (2, 6), (3, 4), (12, 1)]:
         loaders = [
-            penstock.Loader(
+            millstream.Loader(
                 data.windows(SEQ_LEN),
                 batch_size,
                 rank=rank,
@@ -362,7 +362,7 @@ def test_digests_of_a_step_are_equal_for_every_split_and_token_digests_add_up(da
         for _ in zip(*loaders, strict=True):
             assert len({loader.digest() for loader in loaders}) == 1
             parts = [loader.token_digest() for loader in loaders]
-            steps.append((loaders[0].digest(), penstock.sum_digests(parts)))
+            steps.append((loaders[0].digest(), millstream.sum_digests(parts)))
         seen.append(steps)
     assert all(steps == seen[0] for steps in seen)
     assert len(set(seen[0])) == len(seen[0]) == -(-200 // 12)
@@ -374,7 +374,7 @@ def test_a_token_digest_tells_other_tokens_apart_where_the_sample_digest_cannot(
     digests = []
     for name, stored in (("a", tokens), ("b", changed)):
         data = write_dataset(tmp_path / name, stored)
-        loader = penstock.Loader(data.windows(50), 20, digest_tokens=True)
+        loader = millstream.Loader(data.windows(50), 20, digest_tokens=True)
         next(iter(loader))
         digests.append((loader.digest(), loader.token_digest()))
         loader.close()
@@ -383,7 +383,7 @@ def test_a_token_digest_tells_other_tokens_apart_where_the_sample_digest_cannot(
 
 
 def test_samples_names_the_rows_of_the_last_batch(data, tokens):
-    loader = penstock.Loader(data.windows(SEQ_LEN), 4, rank=1, ranks=3, output="numpy")
+    loader = millstream.Loader(data.windows(SEQ_LEN), 4, rank=1, ranks=3, output="numpy")
     with pytest.raises(UsageError, match="no batch"):
         loader.samples()
     for batch in islice(loader, 5):
@@ -391,10 +391,12 @@ def test_samples_names_the_rows_of_the_last_batch(data, tokens):
     loader.close()
 
 
-@pytest.mark.parametrize("shuffle", [True, penstock.BlockShuffle(7)])
+@pytest.mark.parametrize("shuffle", [True, millstream.BlockShuffle(7)])
 def test_the_order_says_at_which_position_a_row_comes(data, shuffle):
     view = data.windows(SEQ_LEN)
-    with penstock.Loader(view, 4, shuffle=shuffle, seed=3, endless=True, output="numpy") as loader:
+    with millstream.Loader(
+        view, 4, shuffle=shuffle, seed=3, endless=True, output="numpy"
+    ) as loader:
         for _ in islice(loader, len(view) // 2):  # two epochs
             positions = np.arange(loader.position - 4, loader.position)
             for sample, position in zip(loader.samples(), positions, strict=True):
@@ -405,7 +407,7 @@ def test_the_order_says_at_which_position_a_row_comes(data, shuffle):
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_batch_that_is_held_is_never_rewritten(data, tokens, output, prefetch):
-    loader = penstock.Loader(data.windows(SEQ_LEN), 4, output=output, prefetch=prefetch)
+    loader = millstream.Loader(data.windows(SEQ_LEN), 4, output=output, prefetch=prefetch)
     held = []
     for batch in loader:
         held.append((batch["labels"][2], loader.samples()[2]))  # a view of a view is enough
@@ -417,7 +419,7 @@ def test_a_batch_that_is_held_is_never_rewritten(data, tokens, output, prefetch)
 
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 def test_buffers_are_used_again_when_batches_are_dropped(data, output):
-    loader = penstock.Loader(
+    loader = millstream.Loader(
         data.windows(SEQ_LEN), 2, output=output, prefetch=3, endless=True, shuffle=False
     )
     address = {
@@ -431,7 +433,7 @@ def test_buffers_are_used_again_when_batches_are_dropped(data, output):
 
 @pytest.mark.slow
 def test_a_batch_outlives_its_loader(data, tokens):
-    loader = penstock.Loader(data.windows(SEQ_LEN), 4, shuffle=False)
+    loader = millstream.Loader(data.windows(SEQ_LEN), 4, shuffle=False)
     batch = next(iter(loader))
     del loader
     gc.collect()
@@ -449,7 +451,7 @@ def test_a_batch_outlives_its_loader(data, tokens):
     ],
 )
 def test_tokens_arrive_in_the_type_that_was_asked_for(data, tokens, dtype, expected):
-    with penstock.Loader(data.windows(SEQ_LEN), 4, dtype=dtype, shuffle=False) as loader:
+    with millstream.Loader(data.windows(SEQ_LEN), 4, dtype=dtype, shuffle=False) as loader:
         batch = next(iter(loader))
     assert batch["input_ids"].dtype == batch["labels"].dtype == expected
     assert inputs(batch) == rows_of(tokens, range(4))
@@ -457,9 +459,9 @@ def test_tokens_arrive_in_the_type_that_was_asked_for(data, tokens, dtype, expec
 
 def test_a_type_that_cannot_hold_the_ids_is_refused(data):
     with pytest.raises(UsageError, match=r"int16 cannot hold token ids up to 65,535"):
-        penstock.Loader(data.windows(SEQ_LEN), 4, dtype="int16")
+        millstream.Loader(data.windows(SEQ_LEN), 4, dtype="int16")
     with pytest.raises(UsageError, match="integers"):
-        penstock.Loader(data.windows(SEQ_LEN), 4, dtype="float32")
+        millstream.Loader(data.windows(SEQ_LEN), 4, dtype="float32")
 
 
 def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path, tokens):
@@ -470,7 +472,7 @@ def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path,
     records["frame"] = tokens[:, None, None] % 251
     records["tag"] = tokens.astype("S3")
     data = write_dataset(tmp_path / "d", records, cuts=[100, 900], fields=fields, vocab_size=None)
-    loader = penstock.Loader(data.windows(SEQ_LEN), 4, seed=3)
+    loader = millstream.Loader(data.windows(SEQ_LEN), 4, seed=3)
     for batch in loader:
         window = loader.samples()[:, None] * SEQ_LEN + np.arange(SEQ_LEN)
         assert list(batch) == ["input_ids", "labels", "score", "frame", "tag"]
@@ -484,7 +486,7 @@ def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path,
 
 @pytest.mark.usefixtures("no_thread_is_left")
 def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
-    loader = penstock.Loader(data.windows(SEQ_LEN), 4, threads=3)
+    loader = millstream.Loader(data.windows(SEQ_LEN), 4, threads=3)
     next(iter(loader))
     wait_for_reading_threads(3)
     loader.close()
@@ -510,7 +512,7 @@ def test_threads_leave_the_consumer_a_processor(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
     if local_ranks is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local_ranks)
-    with penstock.Loader(data.windows(SEQ_LEN), 4) as loader:
+    with millstream.Loader(data.windows(SEQ_LEN), 4) as loader:
         next(iter(loader))
         wait_for_reading_threads(expected)
 
@@ -520,7 +522,7 @@ def test_threads_leave_the_consumer_a_processor(
 def test_nothing_stays_open_after_close(data, prefetch):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        loader = penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=prefetch)
+        loader = millstream.Loader(data.windows(SEQ_LEN), 4, prefetch=prefetch)
         list(islice(loader, 10))
         loader.close()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -532,7 +534,9 @@ def test_a_failed_read_reaches_the_consumer_in_its_turn(tmp_path, tokens, prefet
     data = write_dataset(tmp_path / "d", tokens, cuts=[500])
     second = tmp_path / "d" / "00001.stream"
     whole = second.read_bytes()
-    loader = penstock.Loader(data.windows(50), 1, shuffle=False, prefetch=prefetch, output="numpy")
+    loader = millstream.Loader(
+        data.windows(50), 1, shuffle=False, prefetch=prefetch, output="numpy"
+    )
     second.write_bytes(whole[:-10])
     got = []
     with pytest.raises(FormatError, match=r"00001\.stream: 996 bytes, expected 1,006"):
@@ -547,13 +551,13 @@ def test_a_failed_read_reaches_the_consumer_in_its_turn(tmp_path, tokens, prefet
 
 
 def test_statistics_count_what_was_handed_out(data):
-    with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=4) as loader:
+    with millstream.Loader(data.windows(SEQ_LEN), 4, prefetch=4) as loader:
         list(islice(loader, 7))
         stats = loader.stats
         wait_until(lambda: loader.stats.ready == 4)  # filled while nobody takes from it
     assert (stats.batches, stats.rows, stats.tokens) == (7, 28, 140)
     assert loader.stats.ready == 0
-    with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=0) as loader:
+    with millstream.Loader(data.windows(SEQ_LEN), 4, prefetch=0) as loader:
         next(iter(loader))
         waited = loader.stats.waited_seconds
     assert loader.stats.waited_seconds == waited > 0
@@ -575,9 +579,9 @@ def test_the_rank_comes_from_the_environment(data, monkeypatch, environment, exp
         monkeypatch.setenv(name, value)
     if isinstance(expected, str):
         with pytest.raises(UsageError, match=expected):
-            penstock.Loader(data.windows(SEQ_LEN), 2)
+            millstream.Loader(data.windows(SEQ_LEN), 2)
     else:
-        plan = penstock.Loader(data.windows(SEQ_LEN), 2).plan
+        plan = millstream.Loader(data.windows(SEQ_LEN), 2).plan
         assert (plan.rank, plan.ranks) == expected
 
 
@@ -588,7 +592,7 @@ def test_the_rank_comes_from_torch_distributed_before_the_environment(data, monk
         "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
     )
     try:
-        plan = penstock.Loader(data.windows(SEQ_LEN), 2).plan
+        plan = millstream.Loader(data.windows(SEQ_LEN), 2).plan
     finally:
         torch.distributed.destroy_process_group()
     assert (plan.rank, plan.ranks) == (0, 1)
@@ -611,22 +615,22 @@ def test_the_rank_comes_from_torch_distributed_before_the_environment(data, monk
 )
 def test_mistakes_are_named(data, arguments, words):
     with pytest.raises(UsageError, match=words):
-        penstock.Loader(data.windows(SEQ_LEN), **({"batch_size": 2} | arguments))
+        millstream.Loader(data.windows(SEQ_LEN), **({"batch_size": 2} | arguments))
 
 
 @pytest.mark.parametrize("thing", ["path", [1, 2, 3], None])
 def test_what_is_not_a_view_is_refused(data, thing):
     with pytest.raises(UsageError, match=r"takes a view, such as data.windows\(2048\)"):
-        penstock.Loader(data if thing is None else thing, 2)
+        millstream.Loader(data if thing is None else thing, 2)
 
 
 def test_a_dataset_shorter_than_one_row_is_an_error_and_no_hang(tmp_path):
     data = write_dataset(tmp_path / "d", [1, 2, 3])
     with pytest.raises(UsageError, match="the dataset has 3 records, for rows of 5"):
-        penstock.Loader(data.windows(SEQ_LEN), 2)
+        millstream.Loader(data.windows(SEQ_LEN), 2)
 
 
-OURS = str(Path(penstock.__file__).parent)
+OURS = str(Path(millstream.__file__).parent)
 
 
 class InterruptError(Exception):
@@ -662,9 +666,9 @@ def interrupt_at_line(number, function):
 @pytest.mark.parametrize("moment", ["first batch", "later batch", "close"])
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_an_interrupt_at_any_line_neither_repeats_nor_skips_a_step(data, tokens, prefetch, moment):
-    next(iter(penstock.Loader(data.windows(SEQ_LEN), 1)))  # everything is imported and compiled
+    next(iter(millstream.Loader(data.windows(SEQ_LEN), 1)))  # everything is imported and compiled
     for number in itertools.count(1):
-        loader = penstock.Loader(
+        loader = millstream.Loader(
             data.windows(SEQ_LEN), 1, shuffle=False, prefetch=prefetch, endless=True
         )
         if moment != "first batch":
@@ -688,7 +692,7 @@ def test_signals_do_not_disturb_reading(data, tokens, prefetch):
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
         for epoch in range(5):
-            with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=prefetch) as loader:
+            with millstream.Loader(data.windows(SEQ_LEN), 4, prefetch=prefetch) as loader:
                 loader.set_epoch(epoch)
                 for batch in loader:
                     assert inputs(batch) == rows_of(tokens, loader.samples())
@@ -700,13 +704,13 @@ def test_signals_do_not_disturb_reading(data, tokens, prefetch):
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
 def test_pinned_memory_without_an_accelerator_is_refused(data):
     with pytest.raises(UsageError, match="pin_memory=True needs an accelerator"):
-        penstock.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
+        millstream.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
 def test_pinned_batches_are_pinned_and_never_rewritten_while_held(data, tokens):
-    loader = penstock.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
+    loader = millstream.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
     held = []
     for batch in loader:
         assert batch["input_ids"].is_pinned()
@@ -722,7 +726,7 @@ def test_pinned_batches_are_pinned_and_never_rewritten_while_held(data, tokens):
 def test_pinned_memory_waits_for_copies_that_are_queued_behind_other_work(tmp_path):
     tokens = np.random.default_rng(0).integers(0, 50_000, 1 << 21).astype(np.uint16)
     data = write_dataset(tmp_path / "d", tokens)
-    loader = penstock.Loader(data.windows(512), 32, pin_memory=True, dtype=None, endless=True)
+    loader = millstream.Loader(data.windows(512), 32, pin_memory=True, dtype=None, endless=True)
     busy = torch.randn(8192, 8192, device="cuda")
     arrived = []
     for batch in islice(loader, 60):
@@ -742,8 +746,8 @@ def test_records_of_one_field_that_is_no_token_stay_within_their_memory(tmp_path
     records = np.zeros(101, [field])
     records[field[0]].reshape(101, -1)[:] = np.arange(101)[:, None]
     write_dataset(tmp_path / "d", records, cuts=[40], fields=[field], vocab_size=None)
-    view = penstock.open(tmp_path / "d", access=access).windows(10)
-    loader = penstock.Loader(view, 3, output="numpy", tail="keep")
+    view = millstream.open(tmp_path / "d", access=access).windows(10)
+    loader = millstream.Loader(view, 3, output="numpy", tail="keep")
     held = [(batch[field[0]], loader.samples()) for batch in loader]  # neighbours in memory
     for values, samples in held:
         window = samples[:, None] * 10 + np.arange(10)
@@ -758,10 +762,10 @@ def test_a_row_of_more_than_two_gibibytes_is_read_whole(tmp_path):
         stream.truncate(size)  # sparse
         stream.seek(size - 3)
         stream.write(b"xyz")
-    manifest = tmp_path / "d" / "penstock.json"
+    manifest = tmp_path / "d" / "millstream.json"
     text = manifest.read_text().replace('"records": 16', f'"records": {size}')
     manifest.write_text(text.replace('"bytes": 16,', f'"bytes": {size},', 1))
-    records = penstock.open(tmp_path / "d").records(0, size)
+    records = millstream.open(tmp_path / "d").records(0, size)
     assert len(records) == size
     assert records[:16].tolist() == list(range(16))
     assert records[-3:].tolist() == list(b"xyz")

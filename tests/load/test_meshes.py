@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-import penstock
+import millstream
 from tests.helpers.programs import run_torchrun
 
 pytestmark = pytest.mark.process
@@ -39,13 +39,13 @@ import sys
 import torch.distributed as distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-import penstock
-from penstock import Parallel
-from penstock.errors import UsageError
-from penstock.load.rank_agreement import check_agreement
+import millstream
+from millstream import Parallel
+from millstream.errors import UsageError
+from millstream.load.rank_agreement import check_agreement
 
 root, sizes_to_try, sizes_to_train_on = sys.argv[1], *map(json.loads, sys.argv[2:])
-view = penstock.open(f"{root}/data").windows(4)
+view = millstream.open(f"{root}/data").windows(4)
 distributed.init_process_group("gloo")
 rank, num_processes = distributed.get_rank(), distributed.get_world_size()
 
@@ -56,13 +56,13 @@ def make_mesh(sizes):
 
 def rows_on(mesh):
     share = Parallel.from_mesh(mesh, context=())
-    loader = penstock.Loader(view, 3, seed=1, tail="keep", parallel=share)
+    loader = millstream.Loader(view, 3, seed=1, tail="keep", parallel=share)
     samples = [loader.samples().tolist() for _ in loader]
     return {"samples": samples, "context_rank": Parallel.from_mesh(mesh).context_rank}
 
 
 def complaint(**options):
-    return caught(lambda: next(iter(penstock.Loader(view, 3, **options))))
+    return caught(lambda: next(iter(millstream.Loader(view, 3, **options))))
 
 
 def complaint_of_slices(context_rank, layout="zigzag"):
@@ -100,7 +100,7 @@ if num_processes == 4:
 with open(f"{root}/found-{num_processes}-{rank}.json", "w") as file:
     json.dump([found, complaints], file)
 
-loader = penstock.Loader(view, 2, seed=7, tail="keep", parallel=make_mesh(sizes_to_train_on))
+loader = millstream.Loader(view, 2, seed=7, tail="keep", parallel=make_mesh(sizes_to_train_on))
 if num_processes == 2:
     with open(f"{root}/checkpoint.json") as file:
         loader.load_state_dict(json.load(file))
@@ -133,7 +133,7 @@ def read_steps(root, num_processes):
 def root(tmp_path_factory):
     """What four processes left behind, one of them killed, and then two that went on."""
     root = tmp_path_factory.mktemp("meshes")
-    with penstock.Writer(root / "data", vocab_size=60_000) as writer:
+    with millstream.Writer(root / "data", vocab_size=60_000) as writer:
         writer.append(np.arange(4 * NUM_SAMPLES + 1, dtype=np.uint16))
     program = root / "program.py"
     program.write_text(PROGRAM)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import MissingDataError, PenstockError, UsageError
-from penstock.read.files import num_reserved_places
-from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly
+import millstream
+from millstream.errors import MillstreamError, MissingDataError, UsageError
+from millstream.read.files import num_reserved_places
+from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly
 from tests.helpers.mixtures import PAD_ID, check_batch, windows_of, write_sources
 from tests.helpers.page_cache import cached_share, drop
 from tests.helpers.row_slices import read_slices
@@ -40,13 +40,13 @@ def datasets(tmp_path_factory):
 def mixture(views):
     """Of all kinds of stages: constant, a ramp, after a source has run out."""
     sources = {name: (view, WEIGHTS[name]) for name, view in views.items()}
-    sources["math"] = penstock.MixtureSource(views["math"], 2, max_epochs=2)
-    mixture = penstock.mix(sources, when_exhausted="redistribute", seed=3)
+    sources["math"] = millstream.MixtureSource(views["math"], 2, max_epochs=2)
+    mixture = millstream.mix(sources, when_exhausted="redistribute", seed=3)
     return mixture.change(70, {"web": 1, "code": 5, "one": 1}, over=40)
 
 
 def new_loader(view, batch_size, **options):
-    return penstock.Loader(
+    return millstream.Loader(
         view, batch_size, **{"output": "numpy", "rank": 0, "ranks": 1, "prefetch": 0} | options
     )
 
@@ -174,7 +174,7 @@ def mixed_views(datasets):
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, None])
 def test_a_loader_gives_what_the_views_of_the_rows_read(datasets, dtype):
     views = mixed_views(datasets)
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     loader = new_loader(mixture, 7, dtype=dtype, tail="keep", prefetch=3)
     start = 0
     for batch in loader:
@@ -188,13 +188,13 @@ def test_a_loader_gives_what_the_views_of_the_rows_read(datasets, dtype):
 
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
 def test_context_parallel_ranks_get_slices_of_the_same_rows(datasets, layout):
-    mixture = penstock.mix({name: (view, 1) for name, view in mixed_views(datasets).items()})
+    mixture = millstream.mix({name: (view, 1) for name, view in mixed_views(datasets).items()})
     steps = []
     for rank in range(4):
-        parallel = penstock.Parallel(
+        parallel = millstream.Parallel(
             rank=rank // 2, ranks=2, context_rank=rank % 2, context_ranks=2, context_layout=layout
         )
-        loader = penstock.Loader(mixture, 3, output="numpy", parallel=parallel, prefetch=2)
+        loader = millstream.Loader(mixture, 3, output="numpy", parallel=parallel, prefetch=2)
         with loader:
             steps.append(
                 [
@@ -206,7 +206,7 @@ def test_context_parallel_ranks_get_slices_of_the_same_rows(datasets, layout):
         for number, (samples, batch) in enumerate(share):
             positions = 6 * number + rank // 2 + 2 * np.arange(3)
             assert samples.tolist() == mixture.order.samples_at(positions).tolist()
-            cut = penstock.Parallel(
+            cut = millstream.Parallel(
                 rank=0, ranks=1, context_rank=rank % 2, context_ranks=2, context_layout=layout
             ).row_slice
             expected = read_slices(mixture, samples, cut)
@@ -217,7 +217,7 @@ def test_context_parallel_ranks_get_slices_of_the_same_rows(datasets, layout):
 
 def limited(views, **epochs):
     return {
-        name: penstock.MixtureSource(view, WEIGHTS[name], max_epochs=epochs.get(name))
+        name: millstream.MixtureSource(view, WEIGHTS[name], max_epochs=epochs.get(name))
         for name, view in views.items()
         if name != "one"
     }
@@ -226,7 +226,7 @@ def limited(views, **epochs):
 @pytest.mark.parametrize("tail", ["drop", "keep"])
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_a_loader_ends_with_its_mixture_and_says_so(views, tail, prefetch):
-    mixture = penstock.mix(limited(views, math=2))
+    mixture = millstream.mix(limited(views, math=2))
     end = len(mixture)
     loader = new_loader(mixture, 7, tail=tail, prefetch=prefetch)
     found = [row for step in loader for row in rows_of(step)]
@@ -251,7 +251,7 @@ def test_a_loader_ends_with_its_mixture_and_says_so(views, tail, prefetch):
 
 
 def test_a_state_at_the_end_goes_on_with_more_epochs(views):
-    mixture = penstock.mix(limited(views, math=2))
+    mixture = millstream.mix(limited(views, math=2))
     loader = new_loader(mixture, 7, tail="keep")
     for _ in loader:
         pass
@@ -259,7 +259,7 @@ def test_a_state_at_the_end_goes_on_with_more_epochs(views):
         (limited(views, math=3), {}),
         (limited(views, math=2), {"when_exhausted": "redistribute"}),
     ):
-        longer = penstock.mix(sources, **options)
+        longer = millstream.mix(sources, **options)
         resumed = new_loader(longer, 7, tail="keep")
         resumed.load_state_dict(loader.state_dict())
         end = loader.position
@@ -267,11 +267,11 @@ def test_a_state_at_the_end_goes_on_with_more_epochs(views):
 
 
 def test_what_goes_on_after_the_end_is_refused(views):
-    mixture = penstock.mix(limited(views, math=2))
+    mixture = millstream.mix(limited(views, math=2))
     for options in ({"endless": True}, {"tail": "wrap"}):
         with pytest.raises(UsageError, match=r"goes on after the end of the mixture, at position"):
             new_loader(mixture, 4, **options)
-    all_end = penstock.mix(limited(views, web=1, code=1, math=1), when_exhausted="redistribute")
+    all_end = millstream.mix(limited(views, web=1, code=1, math=1), when_exhausted="redistribute")
     assert len(all_end) == 93
     with pytest.raises(UsageError, match=r"goes on after the end"):
         new_loader(all_end, 4, endless=True)
@@ -282,9 +282,9 @@ def test_what_goes_on_after_the_end_is_refused(views):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"seed": 5}, r"a mixture has its own seed: use penstock.mix\(…, seed=5\)"),
+        ({"seed": 5}, r"a mixture has its own seed: use millstream.mix\(…, seed=5\)"),
         ({"shuffle": False}, r"a mixture has its own shuffle: use MixtureSource\("),
-        ({"shuffle": penstock.BlockShuffle(4)}, r"a mixture has its own shuffle"),
+        ({"shuffle": millstream.BlockShuffle(4)}, r"a mixture has its own shuffle"),
     ],
 )
 def test_arguments_that_a_mixture_has_itself_are_refused(mixture, options, match):
@@ -303,7 +303,7 @@ def test_set_epoch_moves_by_epochs_of_the_mixture(mixture):
 
 
 def test_an_epoch_may_have_any_length(views):
-    short = penstock.mix({"web": (views["web"], 1), "code": (views["code"], 1)}, num_samples=10)
+    short = millstream.mix({"web": (views["web"], 1), "code": (views["code"], 1)}, num_samples=10)
     loader = new_loader(short, 4, tail="keep")
     found = [[len(batch["source_ids"]) for batch in loader] for _ in range(2)]
     assert found == [[4, 4, 2]] * 2
@@ -318,7 +318,7 @@ def sums(stats):
 
 @pytest.mark.parametrize("options", [{}, {"global_batch_size": 11}, {"prefetch": 3}])
 def test_counts_of_the_sources_add_up(datasets, options):
-    mixture = penstock.mix({name: (view, 1) for name, view in mixed_views(datasets).items()})
+    mixture = millstream.mix({name: (view, 1) for name, view in mixed_views(datasets).items()})
     loader = new_loader(mixture, 4, rank=1, ranks=2, **options)
     rows = dict.fromkeys(mixture.names, 0)
     for step in islice(loader, 9):
@@ -340,7 +340,7 @@ def test_a_view_has_no_counts_of_sources(views):
 
 def test_a_step_that_failed_half_way_is_not_counted(views, tmp_path):
     view = windows_of(tmp_path, {"new": 40})["new"]
-    mixture = penstock.mix({"web": (views["web"], 1), "new": (view, 1)})
+    mixture = millstream.mix({"web": (views["web"], 1), "new": (view, 1)})
     loader = new_loader(mixture, 2, global_batch_size=12)
     (file,) = (tmp_path / "new").glob("*.stream")
     steps = iter(loader)
@@ -349,7 +349,7 @@ def test_a_step_that_failed_half_way_is_not_counted(views, tmp_path):
     hidden = file.rename(tmp_path / "hidden")
     loader.close()
     for _ in range(2):
-        with pytest.raises(PenstockError, match=r"new/"):
+        with pytest.raises(MillstreamError, match=r"new/"):
             next(iter(loader))
         assert loader.stats.sources == before.sources
     hidden.rename(file)
@@ -450,7 +450,7 @@ def test_a_data_loader_of_torch_gives_the_same_rows(mixture, workers):
 @pytest.mark.slow
 def test_workers_of_a_data_loader_do_not_go_on_after_the_end(views):
     torch = pytest.importorskip("torch")
-    mixture = penstock.mix(limited(views, math=2))
+    mixture = millstream.mix(limited(views, math=2))
     loader = new_loader(mixture, 5, tail="keep", output="torch")
     batches = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)
     found = [row for batch in batches for row in rows_of(batch)]
@@ -463,7 +463,7 @@ def test_workers_of_a_data_loader_do_not_go_on_after_the_end(views):
 
 def test_a_missing_file_of_one_source_is_named_and_reading_can_be_tried_again(tmp_path):
     views = windows_of(tmp_path, {"web": 40, "code": 40})
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     (file,) = (tmp_path / "code").glob("*.stream")
     hidden = tmp_path / "hidden"
     for prefetch in (0, 3):
@@ -475,7 +475,7 @@ def test_a_missing_file_of_one_source_is_named_and_reading_can_be_tried_again(tm
             assert loader.position == 0
         shutil.copy(hidden, file)
         os.truncate(file, file.stat().st_size - 6)
-        with pytest.raises(PenstockError, match=rf"{file}.* bytes"):
+        with pytest.raises(MillstreamError, match=rf"{file}.* bytes"):
             next(iter(loader))
         hidden.rename(file)
         assert rows_of(next(iter(loader))) == expected_rows(mixture, 0, 4)
@@ -484,8 +484,8 @@ def test_a_missing_file_of_one_source_is_named_and_reading_can_be_tried_again(tm
 
 def test_mapped_files_and_others_are_read_together(tmp_path):
     views = windows_of(tmp_path, {"web": 200, "code": 200})
-    mapped = penstock.open(tmp_path / "code", access="mmap").windows(4)
-    mixture = penstock.mix({"web": (views["web"], 1), "code": (mapped, 1)})
+    mapped = millstream.open(tmp_path / "code", access="mmap").windows(4)
+    mixture = millstream.mix({"web": (views["web"], 1), "code": (mapped, 1)})
     loader = new_loader(mixture, 50, prefetch=3)
     found = [row for batch in loader for row in rows_of(batch)]
     assert found == expected_rows(mixture, 0, 400)
@@ -495,8 +495,8 @@ def test_mapped_files_and_others_are_read_together(tmp_path):
 @pytest.mark.parametrize("access", ["pread", "mmap"])
 def test_files_that_are_not_cached_are_read_all_the_same(tmp_path, cache_files, access):
     windows_of(tmp_path, {"web": 3000, "code": 3000})
-    views = {n: penstock.open(tmp_path / n, access=access).windows(4) for n in ("web", "code")}
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    views = {n: millstream.open(tmp_path / n, access=access).windows(4) for n in ("web", "code")}
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     files = [file for name in views for file in (tmp_path / name).glob("*.stream")]
     if not min(map(drop, files)):
         pytest.skip("this file system keeps pages in memory")
@@ -516,7 +516,9 @@ def test_a_digest_of_tokens_is_the_same_on_any_ranks(mixture):
             for rank in range(ranks)
         ]
         steps = zip(*(islice(loader, 5) for loader in loaders), strict=True)
-        return [penstock.sum_digests([loader.token_digest() for loader in loaders]) for _ in steps]
+        return [
+            millstream.sum_digests([loader.token_digest() for loader in loaders]) for _ in steps
+        ]
 
     assert digests(1) == digests(3)
     assert len(set(digests(1))) == 5
@@ -527,9 +529,9 @@ def test_readers_of_mixtures_leave_nothing_behind(views):
     before = num_reserved_places()
     sources = {name: (view, 1) for name, view in views.items()}
     for _ in range(3):
-        mixture = penstock.mix(sources, check_tokenizers=False)
+        mixture = millstream.mix(sources, check_tokenizers=False)
         mixture.read(range(4))
-        with penstock.Loader(mixture, 2, output="numpy") as loader:
+        with millstream.Loader(mixture, 2, output="numpy") as loader:
             next(iter(loader))
         del loader, mixture
     gc.collect()

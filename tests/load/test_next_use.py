@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.atomic import hold_lock
-from penstock.load.next_use import NEVER, NextUse
-from penstock.load.ranks import num_local_ranks
-from penstock.read.files import FileKind
-from penstock.system.background_thread import StopSignal
-from penstock.system.checksums import BLOCK_BYTES
-from penstock.views import stored_numbers
+import millstream
+from millstream.atomic import hold_lock
+from millstream.load.next_use import NEVER, NextUse
+from millstream.load.ranks import num_local_ranks
+from millstream.read.files import FileKind
+from millstream.system.background_thread import StopSignal
+from millstream.system.checksums import BLOCK_BYTES
+from millstream.views import stored_numbers
 from tests.helpers.datasets import write_random_documents
 
-SHUFFLES = [True, False, penstock.BlockShuffle(5, inside=True), penstock.BlockShuffle(7)]
+SHUFFLES = [True, False, millstream.BlockShuffle(5, inside=True), millstream.BlockShuffle(7)]
 
 
 @pytest.fixture(scope="module")
@@ -32,29 +32,29 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory):
     path = tmp_path_factory.mktemp("next-use") / "pairs"
-    with penstock.Writer(path, vocab_size=1 << 16, group_size=2, shard_bytes=10_000) as writer:
+    with millstream.Writer(path, vocab_size=1 << 16, group_size=2, shard_bytes=10_000) as writer:
         for length in np.random.default_rng(1).integers(1, 1500, 24).tolist():
             writer.append(np.arange(length) % 100)
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory):
     path = tmp_path_factory.mktemp("next-use") / "objects"
-    with penstock.Writer(path, encode=bytes, shard_bytes=20_000) as writer:
+    with millstream.Writer(path, encode=bytes, shard_bytes=20_000) as writer:
         writer.extend([bytes(k * 97 % 5000) for k in range(30)])
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 @pytest.fixture(scope="module")
 def in_blocks(tmp_path_factory):
     """Files in which items lie in blocks with padding between them."""
     path = tmp_path_factory.mktemp("next-use")
-    with penstock.Writer(path / "data", vocab_size=1 << 16) as writer:
+    with millstream.Writer(path / "data", vocab_size=1 << 16) as writer:
         writer.append(np.arange(40_000) % 60_000)
-    data = penstock.open(path / "data")
-    penstock.convert(data, path / "batches", to="llmbatch", batch_size=3, seq_len=500)
-    found = penstock.open(path / "batches")
+    data = millstream.open(path / "data")
+    millstream.convert(data, path / "batches", to="llmbatch", batch_size=3, seq_len=500)
+    found = millstream.open(path / "batches")
     assert any(shard.files[".stream"].block_items for shard in found.shards)
     return found
 
@@ -101,9 +101,9 @@ def listed_uses(loaders, horizon):
 def check(view, position, *, ranks=1, rank=0, num_positions=None, **options):
     """Compare what is said of all blocks with what the steps to come read."""
     options |= {"output": "numpy", "ranks": ranks}
-    loader = penstock.Loader(view, 1, rank=rank, **options)
+    loader = millstream.Loader(view, 1, rank=rank, **options)
     position = loader.plan.settle(position)
-    loaders = [penstock.Loader(view, 1, rank=each, **options) for each in local_ranks(loader)]
+    loaders = [millstream.Loader(view, 1, rank=each, **options) for each in local_ranks(loader)]
     for each in (loader, *loaders):
         each.load_state_dict({**each.state_dict(), "position": position})
     # This epoch and the next one are looked at.
@@ -128,7 +128,7 @@ def test_the_samples_that_read_each_record_are_found(data):
     generator = np.random.default_rng(0)
     for view in views_of(data):
         readers = [set() for _ in range(data.num_records)]
-        loader = penstock.Loader(view, 1, shuffle=False, output="numpy")
+        loader = millstream.Loader(view, 1, shuffle=False, output="numpy")
         ranges = loader.new_step_ranges()
         while ranges.position < len(view):
             sample, spans = ranges.take()
@@ -171,7 +171,7 @@ def test_a_field_in_a_file_of_its_own(tmp_path):
     tokens.astype("<u2").tofile(tmp_path / "data.ds")
     (tokens % 3 > 0).astype("u1").tofile(tmp_path / "data.ds.loss")
     np.array([10_000, 30_000], "<u8").tofile(tmp_path / "data.ds.index")
-    view = penstock.open(tmp_path / "data.ds").windows(700)
+    view = millstream.open(tmp_path / "data.ds").windows(700)
     assert {Path(path).suffix for path, _ in view.dataset.reader.stored_items()} == {".ds", ".loss"}
     check(view, 5)
 
@@ -193,11 +193,11 @@ def test_only_the_ranks_of_this_machine_count(data, num_machines, num_local, pos
 def test_mixtures_know_when_blocks_of_their_sources_are_needed(data, grouped):
     """Epochs of sources, sources that end or come later, and one dataset in two sources."""
     sources = {
-        "windows": penstock.MixtureSource(data.windows(800), 5, max_epochs=2),
-        "packed": penstock.MixtureSource(data.packed(800, extras=()), 2),
-        "pairs": penstock.MixtureSource(grouped.packed(800, extras=()), 3),
+        "windows": millstream.MixtureSource(data.windows(800), 5, max_epochs=2),
+        "packed": millstream.MixtureSource(data.packed(800, extras=()), 2),
+        "pairs": millstream.MixtureSource(grouped.packed(800, extras=()), 3),
     }
-    mixture = penstock.mix(sources, seed=1, when_exhausted="redistribute")
+    mixture = millstream.mix(sources, seed=1, when_exhausted="redistribute")
     mixture = mixture.change(at=60, weights={"windows": 3, "pairs": 1})
     for position in (0, 50, 100, 350):
         check(mixture, position, num_positions=400)
@@ -207,7 +207,7 @@ def test_pieces_that_are_sorted_part_by_part_are_sorted(data, monkeypatch, tmp_p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(stored_numbers, "_SORTED_AT_ONCE", 5)
     check(data.packed(1000), 7)
-    (made,) = (tmp_path / "penstock/sorted").iterdir()
+    (made,) = (tmp_path / "millstream/sorted").iterdir()
     pieces = np.fromfile(made, np.int64)[:-1]
     assert np.all(np.diff(data.packed(1000).rows.pieces[pieces, 0]) >= 0)
 
@@ -223,7 +223,7 @@ TABLES = pytest.mark.parametrize(
 
 
 def new_next_use(view, stop):
-    loader = penstock.Loader(view, 1, output="numpy")
+    loader = millstream.Loader(view, 1, output="numpy")
     return NextUse(loader.view, loader.order, loader.plan, stop)
 
 
@@ -234,9 +234,9 @@ def test_tables_are_made_at_once_or_not_at_all(data, new_view, table, monkeypatc
     stop.set()
     with pytest.raises(InterruptedError):
         new_next_use(view, stop)
-    assert not list(tmp_path.glob(f"penstock/sorted/{table}"))
+    assert not list(tmp_path.glob(f"millstream/sorted/{table}"))
     new_next_use(view, StopSignal())
-    assert list(tmp_path.glob(f"penstock/sorted/{table}"))
+    assert list(tmp_path.glob(f"millstream/sorted/{table}"))
 
 
 @TABLES
@@ -246,7 +246,7 @@ def test_waiting_for_another_process_that_makes_a_table_can_be_stopped(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     view, stop = new_view(data), StopSignal()
     new_next_use(view, StopSignal())
-    (made,) = tmp_path.glob(f"penstock/sorted/{table}")
+    (made,) = tmp_path.glob(f"millstream/sorted/{table}")
     made.unlink()
     with ThreadPoolExecutor() as pool, hold_lock(made.parent, made.name):
         waiting = pool.submit(new_next_use, view, stop)

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
-from penstock.load.object_loading import check_objects
-from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly
+import millstream
+from millstream.errors import UsageError
+from millstream.load.object_loading import check_objects
+from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly
 from tests.helpers.objects import documents, metadata_of, objects, write_objects
 
 # All differ, and one is empty.
@@ -32,7 +32,7 @@ def data(tmp_path_factory):
 
 
 def new_loader(view, batch_size=4, **options):
-    return penstock.Loader(view, batch_size, **({"output": "numpy"} | options))
+    return millstream.Loader(view, batch_size, **({"output": "numpy"} | options))
 
 
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 4))
@@ -52,7 +52,7 @@ def test_no_document_is_lost_repeated_or_reordered(contents, run, prefetch, shar
     metadata = metadata_of(contents)
     with objects(contents, shard_bytes=shard_bytes, metadata=metadata) as data:
         view = data.objects(bytes, metadata=bytes)
-        order = penstock.make_order(True, len(view), seed)
+        order = millstream.make_order(True, len(view), seed)
         state, position = None, 0
         for (batch_size, ranks), num_steps in run:
             loaders = [
@@ -103,7 +103,7 @@ def test_an_epoch_has_every_document_once(data, tail, num_documents):
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
-@pytest.mark.parametrize("shuffle", [True, False, penstock.LengthBuckets(8)])
+@pytest.mark.parametrize("shuffle", [True, False, millstream.LengthBuckets(8)])
 def test_every_state_resumes_exactly(data, prefetch, shuffle):
     view = data.objects(bytes, metadata=bytes, by_size=True)
     assert_resumes_exactly(
@@ -117,7 +117,7 @@ def test_a_state_and_its_digests_never_change(data):
     # A user's checkpoint outlives our release.
     assert loader.state_dict() == {
         "version": 2,
-        "penstock": penstock.__version__,
+        "millstream": millstream.__version__,
         "position": 4,
         "seed": 3,
         "order": "shuffle-v1 over 50",
@@ -142,7 +142,7 @@ def test_ranks_share_the_documents_of_a_step(data):
 def test_batches_of_similar_size(data):
     view = data.objects(len, by_size=True)
     sizes = [
-        batch["documents"] for batch in new_loader(view, 5, shuffle=penstock.LengthBuckets(10))
+        batch["documents"] for batch in new_loader(view, 5, shuffle=millstream.LengthBuckets(10))
     ]
     assert sorted(sum(sizes, [])) == sorted(map(len, CONTENTS))
     ranks = np.argsort(np.argsort(sorted(map(len, CONTENTS)), kind="stable"), kind="stable")
@@ -150,7 +150,7 @@ def test_batches_of_similar_size(data):
     spread = [max(batch) - min(batch) for batch in sizes]
     assert max(spread) < max(map(len, CONTENTS)) / 2
     with pytest.raises(UsageError, match=r"data\.objects\(…, by_size=True\)"):
-        new_loader(data.objects(len), shuffle=penstock.LengthBuckets(10))
+        new_loader(data.objects(len), shuffle=millstream.LengthBuckets(10))
 
 
 def test_steps_of_several_batches(data):
@@ -160,13 +160,13 @@ def test_steps_of_several_batches(data):
 
 
 def test_without_a_decoder_torch_gets_tensors_of_its_own_memory(data):
-    for batch in penstock.Loader(data.objects(), 4, shuffle=False):
+    for batch in millstream.Loader(data.objects(), 4, shuffle=False):
         for tensor in batch["documents"]:
             assert tensor.dtype == torch.uint8
             tensor.zero_()
     found = [
         tensor.numpy().tobytes()
-        for batch in penstock.Loader(data.objects(), 5, shuffle=False)
+        for batch in millstream.Loader(data.objects(), 5, shuffle=False)
         for tensor in batch["documents"]
     ]
     assert found == CONTENTS
@@ -181,7 +181,7 @@ def test_collate_makes_the_batch_in_the_reading_threads(data, prefetch):
         return {"sizes": torch.tensor([len(each) for each, _ in samples]), "of": samples[0][1]}
 
     view = data.objects(bytes, metadata=bytes, collate=collate)
-    loader = penstock.Loader(view, 5, shuffle=False, prefetch=prefetch, threads=2)
+    loader = millstream.Loader(view, 5, shuffle=False, prefetch=prefetch, threads=2)
     for start, batch in zip(range(0, 50, 5), loader, strict=True):
         assert batch["sizes"].tolist() == [len(each) for each in CONTENTS[start : start + 5]]
         assert batch["of"] == metadata_of(CONTENTS)[start]
@@ -362,7 +362,7 @@ def test_what_cannot_be_sent_to_a_spawned_process_is_named(data, name):
 def test_mixtures_and_stages_of_objects(tmp_path, data):
     other = write_objects(tmp_path / "other", [b"x" * number for number in range(20)])
     sources = {"a": (data.objects(bytes), 3), "b": (other.objects(len), 1)}
-    mixture = penstock.mix(sources, seed=5)
+    mixture = millstream.mix(sources, seed=5)
     loader = new_loader(mixture, 8)
     found, contents = [], {0: CONTENTS, 1: list(range(20))}
     for batch in loader:
@@ -371,31 +371,31 @@ def test_mixtures_and_stages_of_objects(tmp_path, data):
     located = zip(which.tolist(), samples.tolist(), strict=True)
     assert found == [(source, contents[source][sample]) for source, sample in located]
     assert {source for source, _ in found} == {0, 1}
-    penstock.audit_mixture(mixture, [penstock.RunShape(step=0, ranks=2, batch_size=4)])
-    assert_resumes_exactly(lambda: new_loader(penstock.mix(sources, seed=5), 8), steps=8)
+    millstream.audit_mixture(mixture, [millstream.RunShape(step=0, ranks=2, batch_size=4)])
+    assert_resumes_exactly(lambda: new_loader(millstream.mix(sources, seed=5), 8), steps=8)
     stages = [
-        penstock.LoaderStage(view=data.objects(bytes), batch_size=4, until=8),
-        penstock.LoaderStage(view=other.objects(len), batch_size=2),
+        millstream.LoaderStage(view=data.objects(bytes), batch_size=4, until=8),
+        millstream.LoaderStage(view=other.objects(len), batch_size=2),
     ]
-    rows = [len(batch["documents"]) for batch in penstock.StagedLoader(stages, output="numpy")]
+    rows = [len(batch["documents"]) for batch in millstream.StagedLoader(stages, output="numpy")]
     assert rows == [4] * 2 + [2] * 10
 
 
 def test_mixtures_that_have_no_common_batch_are_refused(tmp_path, data):
-    with penstock.Writer(tmp_path / "frames", fields=[("frame", "u1")]) as writer:
+    with millstream.Writer(tmp_path / "frames", fields=[("frame", "u1")]) as writer:
         writer.append({"frame": np.arange(10)})
-    frames = penstock.open(tmp_path / "frames").windows(1)
+    frames = millstream.open(tmp_path / "frames").windows(1)
     with pytest.raises(UsageError, match="they have objects and records"):
-        penstock.mix({"a": (data.objects(), 1), "b": (frames, 1)})
+        millstream.mix({"a": (data.objects(), 1), "b": (frames, 1)})
     with pytest.raises(UsageError, match="different collate functions"):
-        penstock.mix({"a": (data.objects(), 1), "b": (data.objects(collate=len), 1)})
-    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+        millstream.mix({"a": (data.objects(), 1), "b": (data.objects(collate=len), 1)})
+    with millstream.Writer(tmp_path / "tokens", vocab_size=9) as writer:
         writer.append([1] * 10)
-    tokens = penstock.open(tmp_path / "tokens").windows(4)
+    tokens = millstream.open(tmp_path / "tokens").windows(4)
     with pytest.raises(UsageError, match="they have objects and records"):
-        penstock.mix({"a": (data.objects(), 1), "b": (tokens, 1)})
+        millstream.mix({"a": (data.objects(), 1), "b": (tokens, 1)})
     with pytest.raises(UsageError, match=r"does not hand out.* into the objects themselves"):
-        penstock.mix({"a": (data.objects(metadata=bytes), 1), "b": (data.objects(), 1)})
+        millstream.mix({"a": (data.objects(metadata=bytes), 1), "b": (data.objects(), 1)})
 
 
 def test_what_needs_tensors_is_refused(data):
@@ -406,24 +406,24 @@ def test_what_needs_tensors_is_refused(data):
         check_objects(data.objects(), device=None, pin_memory=True)
     check_objects(data.objects(), device=None, pin_memory=False)
     with pytest.raises(UsageError, match="objects cannot be sliced into columns"):
-        penstock.Loader(
-            data.objects(), 4, parallel=penstock.Parallel(rank=0, ranks=1, context_ranks=2)
+        millstream.Loader(
+            data.objects(), 4, parallel=millstream.Parallel(rank=0, ranks=1, context_ranks=2)
         )
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_a_transform_gets_what_collate_returns_and_the_positions(tmp_path, prefetch):
-    with penstock.Writer(tmp_path / "out", encode=bytes) as writer:
+    with millstream.Writer(tmp_path / "out", encode=bytes) as writer:
         for number in range(20):
             writer.append(bytes([number]))
-    view = penstock.open(tmp_path / "out").objects(
+    view = millstream.open(tmp_path / "out").objects(
         lambda content: content[0],
         collate=lambda batch: batch["documents"] if isinstance(batch, dict) else list(batch),
         transform=lambda batch, positions: (batch, positions.tolist()),
     )
     plain = view.with_transform(None)
-    expected = list(penstock.Loader(plain, 4, seed=1, prefetch=prefetch))
-    batches = list(penstock.Loader(view, 4, seed=1, prefetch=prefetch))
+    expected = list(millstream.Loader(plain, 4, seed=1, prefetch=prefetch))
+    batches = list(millstream.Loader(view, 4, seed=1, prefetch=prefetch))
     assert [batch for batch, _ in batches] == expected
     assert [positions for _, positions in batches] == np.arange(20).reshape(5, 4).tolist()
     assert view[3] == (plain[3:4], [3])

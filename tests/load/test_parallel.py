@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-import penstock
-from penstock import Parallel
-from penstock.errors import UsageError
+import millstream
+from millstream import Parallel
+from millstream.errors import UsageError
 from tests.helpers.datasets import inputs_of
 
 DATA = ["dp", "data", "DP", "data_parallel", "dp_replicate", "dp_shard", "fsdp", "batch"]
@@ -179,29 +179,29 @@ def test_loaders_take_a_share_instead_of_rank_and_ranks(data):
     view = data.windows(5)
     for rank in range(4):
         share = Parallel.from_sizes({"dp": 2, "tp": 2}, rank=rank)
-        loader = penstock.Loader(view, 3, seed=1, parallel=share)
-        same = penstock.Loader(view, 3, seed=1, rank=rank // 2, ranks=2)
+        loader = millstream.Loader(view, 3, seed=1, parallel=share)
+        same = millstream.Loader(view, 3, seed=1, rank=rank // 2, ranks=2)
         assert (loader.rank, loader.ranks) == (rank // 2, 2)
         assert loader.parallel == same.parallel == share
         for _ in zip(loader, same, strict=True):
             assert loader.samples().tolist() == same.samples().tolist()
     with pytest.raises(UsageError, match="leave out rank= and ranks="):
-        penstock.Loader(view, 3, parallel=share, rank=0, ranks=2)
+        millstream.Loader(view, 3, parallel=share, rank=0, ranks=2)
     with pytest.raises(UsageError, match="must be a torch DeviceMesh"):
-        penstock.Loader(view, 3, parallel=(0, 2))
+        millstream.Loader(view, 3, parallel=(0, 2))
 
 
 def test_text_loaders_of_one_share_give_the_same_rows_and_their_states_join(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("some words\n" * 100)
     shares = [Parallel.from_sizes({"dp": 2, "tp": 2}, rank=rank) for rank in range(4)]
-    loaders = [penstock.TextLoader(tmp_path, "bytes", 2, 8, parallel=share) for share in shares]
+    loaders = [millstream.TextLoader(tmp_path, "bytes", 2, 8, parallel=share) for share in shares]
     assert [loader.rank for loader in loaders] == [0, 0, 1, 1]
     assert "on rank 1 of 2" in repr(loaders[3])
     rows = [inputs_of(islice(loader, 5)) for loader in loaders]
     assert rows[0] == rows[1]
     assert rows[2] == rows[3]
-    joined = penstock.TextLoader.join_states([loader.state_dict() for loader in loaders])
+    joined = millstream.TextLoader.join_states([loader.state_dict() for loader in loaders])
     for loader in loaders:
         rest = inputs_of(loader)
         loader.load_state_dict(joined)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.load.plan import Step, StepPlan
+from millstream.errors import UsageError
+from millstream.load.plan import Step, StepPlan
 
 TAILS = st.sampled_from(["drop", "keep", "wrap"])
 

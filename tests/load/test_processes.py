@@ -12,14 +12,14 @@ from itertools import islice
 
 import pytest
 
-import penstock
+import millstream
 from tests.helpers.datasets import inputs_of
 from tests.helpers.programs import start_python
 from tests.helpers.reading_threads import wait_for_reading_threads
 
 
 def make_loader(data):
-    return penstock.Loader(data.windows(5), 4, seed=3)
+    return millstream.Loader(data.windows(5), 4, seed=3)
 
 
 @pytest.mark.process
@@ -84,8 +84,8 @@ def test_a_loader_travels_to_a_process_and_goes_on_from_its_position(data, metho
 
 
 def test_a_pickled_loader_is_small_and_keeps_its_settings(data):
-    loader = penstock.Loader(
-        data.windows(5), 4, seed=9, shuffle=penstock.BlockShuffle(3), tail="keep", output="numpy"
+    loader = millstream.Loader(
+        data.windows(5), 4, seed=9, shuffle=millstream.BlockShuffle(3), tail="keep", output="numpy"
     )
     list(islice(loader, 3))
     pickled = pickle.dumps(loader)
@@ -99,9 +99,9 @@ def test_a_pickled_loader_is_small_and_keeps_its_settings(data):
 WAITING = """
 import sys
 import threading
-import penstock
-data = penstock.open(sys.argv[1])
-loader = penstock.Loader(data.windows(5), 4, endless=True)
+import millstream
+data = millstream.open(sys.argv[1])
+loader = millstream.Loader(data.windows(5), 4, endless=True)
 for number, batch in enumerate(loader):
     if number == 3:
         print("ready", flush=True)
@@ -121,9 +121,9 @@ def test_ctrl_c_ends_a_process_that_is_loading(data):
 LEAVING = """
 import sys
 import threading
-import penstock
-data = penstock.open(sys.argv[1])
-loader = penstock.Loader(data.windows(5), 4, endless=True, prefetch=64)
+import millstream
+data = millstream.open(sys.argv[1])
+loader = millstream.Loader(data.windows(5), 4, endless=True, prefetch=64)
 batches = iter(loader)
 for _ in range(3):
     kept = next(batches)
@@ -143,9 +143,9 @@ def test_the_interpreter_exits_while_threads_read_ahead(data, how, status):
 TRAINING = """
 import json, os, sys
 import torch, torch.distributed
-import penstock
+import millstream
 torch.distributed.init_process_group("gloo")
-loader = penstock.Loader(penstock.open(sys.argv[1]).windows(5), 3, seed=1)
+loader = millstream.Loader(millstream.open(sys.argv[1]).windows(5), 3, seed=1)
 rows = [[batch["input_ids"].tolist(), loader.digest()] for batch in loader]
 with open(f"{sys.argv[2]}/{loader.plan.rank}.json", "w") as file:
     json.dump(rows, file)
@@ -167,7 +167,7 @@ def test_ranks_of_torchrun_share_one_order_without_being_told(data, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     shares = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    alone = penstock.Loader(data.windows(5), 6, seed=1, rank=0, ranks=1)
+    alone = millstream.Loader(data.windows(5), 6, seed=1, rank=0, ranks=1)
     for batch, (one, one_digest), (two, two_digest) in zip(alone, *shares, strict=True):
         assert batch["input_ids"][0::2].tolist() == one
         assert batch["input_ids"][1::2].tolist() == two
@@ -176,7 +176,7 @@ def test_ranks_of_torchrun_share_one_order_without_being_told(data, tmp_path):
 
 @pytest.mark.process
 def test_a_child_that_is_forked_while_a_thread_takes_a_batch_can_close_and_go_on(data):
-    loader = penstock.Loader(data.windows(5), 4, seed=3, endless=True)
+    loader = millstream.Loader(data.windows(5), 4, seed=3, endless=True)
     next(iter(loader))  # no fork may fall into an import: Python's own lock would stay held
     stop = threading.Event()
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import StateError, UsageError
-from penstock.testing import assert_resumes_exactly
+import millstream
+from millstream.errors import StateError, UsageError
+from millstream.testing import assert_resumes_exactly
 from tests.helpers.datasets import write_dataset
 
 
@@ -21,7 +21,7 @@ def data(tmp_path_factory):
 
 
 def stage(view, batch_size, until=None, **more):
-    return penstock.LoaderStage(view=view, batch_size=batch_size, until=until, **more)
+    return millstream.LoaderStage(view=view, batch_size=batch_size, until=until, **more)
 
 
 def new_loader(data, *, ends=(40, 55, None), sizes=(4, 2, 1), rank=0, ranks=1, **more):
@@ -29,7 +29,7 @@ def new_loader(data, *, ends=(40, 55, None), sizes=(4, 2, 1), rank=0, ranks=1, *
     stages = [
         stage(view, size, until) for view, size, until in zip(views, sizes, ends, strict=True)
     ]
-    return penstock.StagedLoader(stages, rank=rank, ranks=ranks, output="numpy", **more)
+    return millstream.StagedLoader(stages, rank=rank, ranks=ranks, output="numpy", **more)
 
 
 def rows_of(loader):
@@ -124,10 +124,10 @@ def test_later_stages_may_change_and_earlier_ones_may_not(data):
     with pytest.raises(StateError, match="stage 0 ended after 40 rows and now ends at position 44"):
         other.load_state_dict(state)
     assert other.position == before == 0
-    alone = penstock.StagedLoader([stage(data.windows(4), 4)], output="numpy")
+    alone = millstream.StagedLoader([stage(data.windows(4), 4)], output="numpy")
     with pytest.raises(StateError, match="saved in stage 1, and this loader has stages 0 to 0"):
         alone.load_state_dict(state)
-    swapped = penstock.StagedLoader(
+    swapped = millstream.StagedLoader(
         [stage(data.windows(5), 4, 40), stage(data.windows(9), 2)], output="numpy"
     )
     with pytest.raises(StateError, match="stage 0: source 'data' of the mixture was"):
@@ -135,9 +135,9 @@ def test_later_stages_may_change_and_earlier_ones_may_not(data):
 
 
 def test_stages_take_mixtures_and_steps_of_several_batches(data):
-    short = penstock.mix({"a": (data.windows(4), 3), "b": (data.packed(4), 1)}, seed=5)
-    long = penstock.mix({"a": (data.windows(16), 1)})
-    loader = penstock.StagedLoader(
+    short = millstream.mix({"a": (data.windows(4), 3), "b": (data.packed(4), 1)}, seed=5)
+    long = millstream.mix({"a": (data.windows(16), 1)})
+    loader = millstream.StagedLoader(
         [stage(short, 2, 24, global_batch_size=8), stage(long, 1, 30, global_batch_size=3)],
         output="numpy",
     )
@@ -159,24 +159,30 @@ def test_the_last_stage_goes_on_by_epochs_if_it_has_no_end(data):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda view: penstock.StagedLoader([]), "takes a list of penstock.LoaderStage"),
-        (lambda view: penstock.StagedLoader([view]), "takes a list of penstock.LoaderStage"),
-        (lambda view: penstock.StagedLoader([stage(view, 1)] * 2), "needs until="),
+        (lambda view: millstream.StagedLoader([]), "takes a list of millstream.LoaderStage"),
+        (lambda view: millstream.StagedLoader([view]), "takes a list of millstream.LoaderStage"),
+        (lambda view: millstream.StagedLoader([stage(view, 1)] * 2), "needs until="),
         (
-            lambda view: penstock.StagedLoader([stage(view, 1, 9), stage(view, 1, 9)]),
+            lambda view: millstream.StagedLoader([stage(view, 1, 9), stage(view, 1, 9)]),
             "ends at 9, and the one before it at 9",
         ),
-        (lambda view: penstock.StagedLoader([stage(view, 1, 0)]), "until is 0"),
-        (lambda view: penstock.StagedLoader([stage("x", 1)]), "a view or a mixture, not 'x'"),
-        (lambda view: penstock.StagedLoader([stage(view, 1)], tail="wrap"), "stages have ends"),
-        (lambda view: penstock.StagedLoader([stage(view, 1)], endless=True), "leave out endless"),
-        (lambda view: penstock.StagedLoader([stage(view, 1)], seed=3), "seed belongs to a mixture"),
-        (lambda view: penstock.StagedLoader([stage(view, 9, 4)]), "stage 0: an epoch of 4 samples"),
+        (lambda view: millstream.StagedLoader([stage(view, 1, 0)]), "until is 0"),
+        (lambda view: millstream.StagedLoader([stage("x", 1)]), "a view or a mixture, not 'x'"),
+        (lambda view: millstream.StagedLoader([stage(view, 1)], tail="wrap"), "stages have ends"),
+        (lambda view: millstream.StagedLoader([stage(view, 1)], endless=True), "leave out endless"),
         (
-            lambda view: penstock.StagedLoader(
+            lambda view: millstream.StagedLoader([stage(view, 1)], seed=3),
+            "seed belongs to a mixture",
+        ),
+        (
+            lambda view: millstream.StagedLoader([stage(view, 9, 4)]),
+            "stage 0: an epoch of 4 samples",
+        ),
+        (
+            lambda view: millstream.StagedLoader(
                 [
                     stage(
-                        penstock.mix({"a": penstock.MixtureSource(view, 1, max_epochs=1)}),
+                        millstream.mix({"a": millstream.MixtureSource(view, 1, max_epochs=1)}),
                         1,
                         10**6,
                     )

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.batches.batch_reader import BatchReader, ReaderMemory
-from penstock.batches.layout import OutputPlace
-from penstock.batches.view_state import ViewKind
-from penstock.load.announcing import Announcer
-from penstock.load.batch_maker import BatchMaker
-from penstock.load.batch_memory import BatchMemory, Pool
-from penstock.load.plan import StepPlan
-from penstock.load.step_queue import StepQueue
-from penstock.load.step_reader import StepReader
-from penstock.load.walk import Iteration, Walk
-from penstock.order.shuffling import OrderKind, ShuffleState
+from millstream.batches.batch_reader import BatchReader, ReaderMemory
+from millstream.batches.layout import OutputPlace
+from millstream.batches.view_state import ViewKind
+from millstream.load.announcing import Announcer
+from millstream.load.batch_maker import BatchMaker
+from millstream.load.batch_memory import BatchMemory, Pool
+from millstream.load.plan import StepPlan
+from millstream.load.step_queue import StepQueue
+from millstream.load.step_reader import StepReader
+from millstream.load.walk import Iteration, Walk
+from millstream.order.shuffling import OrderKind, ShuffleState
 from tests.helpers.kernel_inputs import open_files, token_layout, view_state
 from tests.helpers.reading_threads import wait_for_reading_threads
 

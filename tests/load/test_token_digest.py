@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.auditing.proofs import tiling
-from penstock.load.token_digest import token_digest
-from penstock.order.shuffling import keyed_hash
+from millstream.auditing.proofs import tiling
+from millstream.load.token_digest import token_digest
+from millstream.order.shuffling import keyed_hash
 
 pytestmark = pytest.mark.kernels
 
 WORD = 1 << 64
-PENSTOCK = int.from_bytes(b"penstock", "big")
+MILLSTREAM = int.from_bytes(b"millstream", "big")
 
 
 def mixed(value, place):
@@ -32,7 +32,7 @@ def plain_digest(inputs, labels, lengths, position, stride):
                 content += mixed(labels[k][i], i + 2)
             elif labels[k][i] != inputs[k][i + 1]:
                 content += mixed(labels[k][i], -i - 1)
-        row = keyed_hash(PENSTOCK, 2, position + k * stride, content % WORD)
+        row = keyed_hash(MILLSTREAM, 2, position + k * stride, content % WORD)
         total = [(a + b) % WORD for a, b in zip(total, row, strict=True)]
     return tuple(total)
 

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-import penstock
-from penstock.errors import UsageError
-from penstock.load.devices import PlainFeed
-from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
+import millstream
+from millstream.errors import UsageError
+from millstream.load.devices import PlainFeed
+from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
 from tests.helpers.waiting import wait_until
 
 EXTRAS = ("position_ids", "cu_seqlens", "document_ids")
@@ -32,10 +32,10 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 def data(tmp_path_factory):
     """150 documents of 1 to 30 tokens, each with its number as metadata."""
     path, random = tmp_path_factory.mktemp("data") / "d", np.random.default_rng(0)
-    with penstock.Writer(path, vocab_size=1000, metadata=bytes, shard_bytes=900) as writer:
+    with millstream.Writer(path, vocab_size=1000, metadata=bytes, shard_bytes=900) as writer:
         for number, length in enumerate(random.integers(1, 31, 150)):
             writer.append(random.integers(0, 1000, length), str(number).encode())
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 def noisy(batch, positions):
@@ -68,7 +68,7 @@ def positions_of(position, batches, rank, ranks):
 def view_of(data, kind):
     if kind == "mixture":
         one, other = data.windows(8, extras=EXTRAS), data.packed(8)
-        return penstock.mix({"a": (one, 2), "b": (other, 1)}, seed=3)
+        return millstream.mix({"a": (one, 2), "b": (other, 1)}, seed=3)
     if kind == "pad_to":
         return data.documents(16, pad_to=4, overflow="split", metadata=bytes)
     return getattr(data, kind)(8, extras=EXTRAS, metadata="u1" if kind == "packed" else None)
@@ -100,13 +100,13 @@ def test_batches_are_those_of_the_plain_loader_transformed(
     if micro is not None:
         options = options | {"global_batch_size": batch_size * ranks * micro}
     if context and kind != "pad_to":
-        parallel = penstock.Parallel(rank=rank, ranks=ranks, context_rank=1, context_ranks=2)
+        parallel = millstream.Parallel(rank=rank, ranks=ranks, context_rank=1, context_ranks=2)
         options = options | {"parallel": parallel}
     else:
         options = options | {"rank": rank, "ranks": ranks}
     options = options | {"digest_tokens": digests}
     plain, loader = (
-        penstock.Loader(each, batch_size, **options)
+        millstream.Loader(each, batch_size, **options)
         for each in (view.with_transform(None), view.with_transform(noisy))
     )
     state = plain.state_dict() | {"position": start % len(view)}
@@ -139,7 +139,7 @@ def rows_by_position(batch, positions):
 @BOTH
 def test_random_rows_are_the_same_after_a_resume_and_on_any_ranks(data, prefetch):
     view = data.windows(8, transform=rows_by_position)
-    make = partial(penstock.Loader, view, seed=5, output="numpy", prefetch=prefetch)
+    make = partial(millstream.Loader, view, seed=5, output="numpy", prefetch=prefetch)
     assert_resumes_exactly(lambda: make(4, rank=1, ranks=2, tail="wrap"), steps=8)
     assert_ranks_share_exactly(
         lambda rank, ranks, batch_size: make(batch_size, rank=rank, ranks=ranks),
@@ -156,14 +156,14 @@ def test_a_transform_runs_ahead_in_reading_threads_and_without_prefetch_in_the_c
         return batch
 
     view = data.windows(8, transform=note)
-    with penstock.Loader(view, 4, prefetch=6, threads=3) as loader:
+    with millstream.Loader(view, 4, prefetch=6, threads=3) as loader:
         next(iter(loader))
         wait_until(lambda: len(threads) == 4)  # each thread has begun one, and waits in it
         assert threading.get_native_id() not in threads
         may_go_on.set()
         wait_until(lambda: loader.stats.ready == 6)
     threads.clear()
-    with penstock.Loader(view, 4, prefetch=0) as loader:
+    with millstream.Loader(view, 4, prefetch=0) as loader:
         for _ in islice(loader, 3):
             pass
     assert threads == [threading.get_native_id()] * 3
@@ -192,7 +192,7 @@ def test_a_transform_that_raises_does_so_in_its_turn_and_the_position_stays(
         options["global_batch_size"] = 4 * micro
     view = data.windows(8, transform=fail_at)
     got, end = [], len(view)
-    with penstock.Loader(view, 4, shuffle=False, **options) as loader:
+    with millstream.Loader(view, 4, shuffle=False, **options) as loader:
         for _ in range(2):  # the same batch is tried again, and fails again
             with pytest.raises(BrokenError, match="by hand") as failure:
                 for step in loader:
@@ -223,7 +223,7 @@ def test_no_error_of_a_transform_is_mistaken_for_the_end_of_an_epoch(data, prefe
     num_batches = 0
     view = data.windows(8, transform=fail_at)
     with (
-        penstock.Loader(view, 4, prefetch=prefetch) as loader,
+        millstream.Loader(view, 4, prefetch=prefetch) as loader,
         pytest.raises((error, RuntimeError)),
     ):
         for _ in loader:
@@ -243,7 +243,7 @@ def test_a_transform_that_uses_its_own_loader_is_an_error_and_no_hang(data, pref
                 loader.load_state_dict(loader.state_dict())
         return positions[0]
 
-    loader = penstock.Loader(data.windows(8, transform=meddle), 4, prefetch=prefetch, threads=1)
+    loader = millstream.Loader(data.windows(8, transform=meddle), 4, prefetch=prefetch, threads=1)
     with pytest.raises(RuntimeError, match="must not use the loader that calls it"):
         list(loader)
     assert loader.position == 8
@@ -262,7 +262,7 @@ def test_an_interrupt_in_a_transform_loses_nothing(data, prefetch):
 
     view = data.windows(8, transform=interrupt)
     got, num_caught = [], 0
-    with penstock.Loader(view, 2, global_batch_size=6, prefetch=prefetch, threads=1) as loader:
+    with millstream.Loader(view, 2, global_batch_size=6, prefetch=prefetch, threads=1) as loader:
         steps = iter(loader)
         while loader.position < 60:
             try:
@@ -281,7 +281,7 @@ def test_batches_stay_valid_while_the_transform_or_the_user_holds_them(data):
         return batch["input_ids"][1:]
 
     view = data.windows(8, transform=hold)
-    loader = penstock.Loader(view, 3, output="numpy", prefetch=4, threads=2, endless=True)
+    loader = millstream.Loader(view, 3, output="numpy", prefetch=4, threads=2, endless=True)
     with loader:
         rows = [(batch, batch.copy()) for batch in islice(loader, 60)]
     del loader
@@ -292,7 +292,7 @@ def test_batches_stay_valid_while_the_transform_or_the_user_holds_them(data):
 @BOTH
 def test_each_batch_goes_to_one_of_several_consumers(data, prefetch):
     view = data.windows(8, transform=lambda batch, positions: positions.tolist())
-    loader, found = penstock.Loader(view, 4, tail="keep", prefetch=prefetch), []
+    loader, found = millstream.Loader(view, 4, tail="keep", prefetch=prefetch), []
     takers = [
         threading.Thread(target=lambda steps: found.extend(sum(steps, [])), args=[iter(loader)])
         for _ in range(4)
@@ -306,7 +306,7 @@ def test_each_batch_goes_to_one_of_several_consumers(data, prefetch):
 
 
 def test_a_transform_that_returns_nothing_does_not_skip_its_batch(data):
-    loader = penstock.Loader(data.windows(8, transform=lambda batch: None), 4)
+    loader = millstream.Loader(data.windows(8, transform=lambda batch: None), 4)
     with loader, pytest.raises(UsageError, match="returned None"):
         next(iter(loader))
 
@@ -316,12 +316,12 @@ def test_stages_transform_by_their_own_positions(data):
         return batch["input_ids"].shape, positions.tolist()
 
     stages = [
-        penstock.LoaderStage(view=data.windows(4, transform=keep), batch_size=2, until=4),
-        penstock.LoaderStage(
-            view=penstock.mix({"a": (data.windows(8), 1)}, transform=keep), batch_size=3, until=7
+        millstream.LoaderStage(view=data.windows(4, transform=keep), batch_size=2, until=4),
+        millstream.LoaderStage(
+            view=millstream.mix({"a": (data.windows(8), 1)}, transform=keep), batch_size=3, until=7
         ),
     ]
-    with penstock.StagedLoader(stages, output="numpy") as loader:
+    with millstream.StagedLoader(stages, output="numpy") as loader:
         assert list(loader) == [((2, 4), [0, 1]), ((2, 4), [2, 3]), ((3, 8), [0, 1, 2])]
 
 
@@ -332,8 +332,8 @@ def as_model_inputs(batch, positions):
 def test_results_are_moved_to_a_device_with_all_their_tensors(data, monkeypatch):
     """`meta` is a device that every torch has; its tensors have shapes, and no content."""
     meta = torch.device("meta")
-    monkeypatch.setattr("penstock.load.base_loader.find_device", lambda *_, **__: meta)
-    with penstock.Loader(data.windows(8, transform=as_model_inputs), 4, device="meta") as loader:
+    monkeypatch.setattr("millstream.load.base_loader.find_device", lambda *_, **__: meta)
+    with millstream.Loader(data.windows(8, transform=as_model_inputs), 4, device="meta") as loader:
         batch = next(iter(loader))
         assert (batch["inputs"].device, batch["at"][0].device) == (meta, meta)
         assert (batch["inputs"].shape, batch["at"][0].shape, batch["name"]) == ((4, 8), (4,), "x")
@@ -396,7 +396,7 @@ def test_outputs_of_transformers_are_moved_and_stay_what_they_are():
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_a_data_loader_transform(data, method):
-    loader = penstock.Loader(data.windows(8, transform=as_model_inputs), 4)
+    loader = millstream.Loader(data.windows(8, transform=as_model_inputs), 4)
     expected = list(loader)
     loader.load_state_dict(loader.state_dict() | {"position": 0})
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context=method)
@@ -408,7 +408,7 @@ def test_workers_of_a_data_loader_transform(data, method):
 
 @pytest.mark.process
 def test_what_cannot_be_sent_to_a_spawned_process_is_named(data):
-    loader = penstock.Loader(data.windows(8, transform=lambda batch: batch), 4)
+    loader = millstream.Loader(data.windows(8, transform=lambda batch: batch), 4)
     process = multiprocessing.get_context("spawn").Process(target=list, args=(loader,))
     with pytest.raises(UsageError, match=r"transform=<lambda> cannot be sent .* top level of a"):
         process.start()
@@ -416,7 +416,7 @@ def test_what_cannot_be_sent_to_a_spawned_process_is_named(data):
 
 def test_a_forked_child_transforms_on_its_own(data):
     view = data.windows(8, transform=rows_by_position)
-    with penstock.Loader(view, 4, output="numpy") as loader:
+    with millstream.Loader(view, 4, output="numpy") as loader:
         batches = iter(loader)
         next(batches)
         child = os.fork()
@@ -436,5 +436,5 @@ def test_a_forked_child_transforms_on_its_own(data):
 
 
 def test_a_slow_transform_is_named_in_the_warning(data, monkeypatch):
-    advice = penstock.Loader(data.windows(8, transform=len), 4)._source._advice(is_uncached=False)
+    advice = millstream.Loader(data.windows(8, transform=len), 4)._source._advice(is_uncached=False)
     assert advice.startswith("The transform runs with the GIL")

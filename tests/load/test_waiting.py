@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-import penstock
-from penstock.load import waiting
-from penstock.load.stats import LoaderTotals
-from penstock.load.waiting import reading_advice
-from penstock.text.live.stats import Seconds, tokenizing_advice
+import millstream
+from millstream.load import waiting
+from millstream.load.stats import LoaderTotals
+from millstream.load.waiting import reading_advice
+from millstream.text.live.stats import Seconds, tokenizing_advice
 from tests.helpers.datasets import write_dataset
 from tests.helpers.page_cache import drop
 from tests.helpers.waiting import wait_until
@@ -28,10 +28,10 @@ def at_once(monkeypatch):
 
 @pytest.fixture
 def described(tmp_path):
-    with penstock.Writer(tmp_path / "data", vocab_size=1000, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=1000, metadata=bytes) as writer:
         for start in range(0, 1000, 10):
             writer.append(np.arange(start, start + 10), b"x")
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
 def sleep_to_decode(blob):
@@ -41,7 +41,7 @@ def sleep_to_decode(blob):
 
 class SlowTokenizer:
     def __init__(self):
-        self._bytes = penstock.load_tokenizer("bytes")
+        self._bytes = millstream.load_tokenizer("bytes")
 
     def encode(self, text):
         time.sleep(0.001)
@@ -53,12 +53,12 @@ def waiting_warnings(batches, number):
         warnings.simplefilter("always")
         for _ in itertools.islice(batches, number):
             pass
-    return [each for each in caught if each.category is penstock.WaitingWarning]
+    return [each for each in caught if each.category is millstream.WaitingWarning]
 
 
 def test_a_loop_that_waits_is_told_once_why_and_where(described, at_once):
     view = described.windows(4, metadata=sleep_to_decode)
-    with penstock.Loader(view, 2, output="numpy", endless=True) as loader:
+    with millstream.Loader(view, 2, output="numpy", endless=True) as loader:
         (warning,) = waiting_warnings(loader, 20)
         assert not waiting_warnings(loader, 20)
         loader.load_state_dict(loader.state_dict())
@@ -72,12 +72,12 @@ def test_a_loop_that_waits_is_told_once_why_and_where(described, at_once):
 
 def test_a_warning_that_is_an_error_loses_no_batch(described, at_once):
     view = described.windows(4, metadata=sleep_to_decode)
-    with penstock.Loader(view, 2, output="numpy", endless=True) as loader:
+    with millstream.Loader(view, 2, output="numpy", endless=True) as loader:
         got, batches, num_raised = [], iter(loader), 0
         while len(got) < 20:
             try:  # pytest makes errors of warnings
                 got.append(next(batches)["input_ids"].tolist())
-            except penstock.WaitingWarning:
+            except millstream.WaitingWarning:
                 num_raised += 1
     assert num_raised == 1
     samples = loader.order.samples_at(np.arange(40)).reshape(20, 2)
@@ -85,7 +85,7 @@ def test_a_warning_that_is_an_error_loses_no_batch(described, at_once):
 
 
 def test_a_loop_that_never_waits_is_not_warned(described, at_once):
-    with penstock.Loader(described.windows(4), 2, prefetch=4, output="numpy") as loader:
+    with millstream.Loader(described.windows(4), 2, prefetch=4, output="numpy") as loader:
         batches = iter(loader)
         next(batches)
         for _ in range(20):
@@ -99,7 +99,7 @@ def test_a_loop_that_never_waits_is_not_warned(described, at_once):
 )
 def test_each_limit_must_be_exceeded(described, at_once, monkeypatch, name, value):
     monkeypatch.setattr(waiting, name, value)
-    with penstock.Loader(described.windows(4), 2, prefetch=0, output="numpy") as loader:
+    with millstream.Loader(described.windows(4), 2, prefetch=0, output="numpy") as loader:
         assert not waiting_warnings(loader, 40)
 
 
@@ -107,25 +107,25 @@ def test_each_limit_must_be_exceeded(described, at_once, monkeypatch, name, valu
 @pytest.mark.filterwarnings("ignore:'set_vital'")
 def test_a_worker_of_a_data_loader_is_not_warned(described, at_once):
     """It is ahead of the training loop: what it waits costs nothing."""
-    loader = penstock.Loader(described.windows(4), 2, prefetch=0)
+    loader = millstream.Loader(described.windows(4), 2, prefetch=0)
     assert sum(1 for _ in DataLoader(loader, batch_size=None, num_workers=1)) == len(loader)
 
 
 def test_text_that_is_tokenized_too_slowly_is_told(tmp_path, at_once):
     (tmp_path / "text.txt").write_text("a line of text\n" * 300)
-    packing = penstock.Packing(add="none")
-    with penstock.TextLoader(
+    packing = millstream.Packing(add="none")
+    with millstream.TextLoader(
         tmp_path / "text.txt", SlowTokenizer(), 1, 64, packing, output="numpy", prefetch=1
     ) as loader:
         (warning,) = waiting_warnings(loader, 30)
         assert loader.stats.waited_share > 0.01
-    assert "penstock tokenize" in str(warning.message)
+    assert "millstream tokenize" in str(warning.message)
     assert warning.filename == __file__
 
 
 def test_the_message_says_how_much(at_once):
     first, now = LoaderTotals(5.0), LoaderTotals(55.0, batches=100, waited_seconds=1.25)
-    with pytest.warns(penstock.WaitingWarning) as caught:
+    with pytest.warns(millstream.WaitingWarning) as caught:
         assert waiting.check_waiting(first, now, lambda: "Do this.") == float("inf")
     assert str(caught[0].message) == (
         "the training loop waited for batches 2.5 % of the time since the first one (1.2 of 50.0 "
@@ -154,12 +154,12 @@ FAST = {
         ({"decodes": True}, "decoder"),
         ({"transforms": True, "decodes": True}, "transform"),
         ({"is_remote": True, "is_uncached": True}, "Rows come from a store"),
-        ({"is_uncached": True}, "faster disk, more memory, or shuffle=penstock.BlockShuffle(…)."),
+        ({"is_uncached": True}, "faster disk, more memory, or shuffle=millstream.BlockShuffle(…)."),
         ({"is_uncached": True, "cache_files": False}, "or leave out cache_files=False."),
         ({"threads": 1}, "pass threads=2 instead of 1."),
         ({"threads": 2}, "pass threads=3 instead of 2."),
         ({"widens": True}, "use dtype=None"),
-        ({"access": "pread"}, 'use penstock.open(…, access="mmap").'),
+        ({"access": "pread"}, 'use millstream.open(…, access="mmap").'),
         ({}, "more processors"),
     ],
 )
@@ -182,7 +182,7 @@ def test_what_to_change_for_text_follows_from_the_threads_time(seconds, threads,
 
 def test_padding_and_waiting_are_counted(tmp_path):
     data = write_dataset(tmp_path / "data", np.arange(30), cuts=[3, 10, 21])
-    with penstock.Loader(
+    with millstream.Loader(
         data.documents(16), 2, prefetch=0, output="numpy", shuffle=False
     ) as loader:
         first, second = (batch["input_ids"].size for batch in loader)
@@ -196,7 +196,7 @@ def test_padding_and_waiting_are_counted(tmp_path):
 
 
 def test_a_loader_that_has_done_nothing_has_no_rates(described):
-    stats = penstock.Loader(described.windows(4), 2, output="numpy").stats
+    stats = millstream.Loader(described.windows(4), 2, output="numpy").stats
     assert (stats.waited_share, stats.tokens_per_second, stats.padded_share) == (0, 0, 0)
 
 
@@ -205,7 +205,7 @@ def test_rows_that_come_from_the_disk_are_named(tmp_path, at_once):
     file = next(path for path in (tmp_path / "data").rglob("*.stream"))
     if not drop(file):
         pytest.skip("this file system keeps its pages")
-    with penstock.Loader(
+    with millstream.Loader(
         data.windows(1024), 1, output="numpy", cache_files=False, threads=1
     ) as loader:
         (warning,) = waiting_warnings(loader, 30)

@@ -20,8 +20,8 @@ from tensorboardX.proto.event_pb2 import Event
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-import penstock
-from penstock.load.watched_iteration import ProfilerRange, WatchedIteration, Watching
+import millstream
+from millstream.load.watched_iteration import ProfilerRange, WatchedIteration, Watching
 from tests.helpers.datasets import inputs_of, write_dataset
 
 NAMES = {
@@ -40,8 +40,8 @@ def make_loader(tmp_path_factory):
     def make(kind="Loader", batch_size=2, **options):
         options = {"output": "numpy"} | options
         if kind == "TextLoader":
-            return penstock.TextLoader(path / "text.txt", "bytes", batch_size, 8, **options)
-        return penstock.Loader(data.windows(8), batch_size, **options)
+            return millstream.TextLoader(path / "text.txt", "bytes", batch_size, 8, **options)
+        return millstream.Loader(data.windows(8), batch_size, **options)
 
     return make
 
@@ -208,9 +208,9 @@ def test_a_watched_loader_is_freed_with_its_iteration(make_loader, kind):
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
 def test_how_often_must_be_a_positive_number(make_loader, every):
-    with pytest.raises(penstock.UsageError, match="every"):
+    with pytest.raises(millstream.UsageError, match="every"):
         make_loader().watch(print, every=every)
-    with pytest.raises(penstock.UsageError, match="function of a step and metrics"):
+    with pytest.raises(millstream.UsageError, match="function of a step and metrics"):
         make_loader().watch(3)
 
 
@@ -274,7 +274,7 @@ def test_ranges_show_in_a_profile(make_loader, kind):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             num_steps = sum(1 for _ in loader)
     counts = {event.key: event.count for event in profile.key_averages()}
-    assert counts["penstock.next"] == num_steps + 1  # the last finds the end
+    assert counts["millstream.next"] == num_steps + 1  # the last finds the end
 
 
 def test_a_range_ends_where_reading_fails(make_loader):
@@ -294,21 +294,21 @@ def test_a_range_ends_where_reading_fails(make_loader):
 
 def test_metrics_are_logged_as_a_line(make_loader, caplog):
     loader = make_loader()
-    loader.watch(penstock.log_to(level=logging.WARNING), every=20)
+    loader.watch(millstream.log_to(level=logging.WARNING), every=20)
     list(loader)
     (line,) = caplog.messages
     assert line.startswith("step 20: epoch 0, 320 tokens, ")
     assert line.endswith(", 0.0 % padding")
     caplog.set_level(logging.INFO, "own")
-    loader.watch(penstock.log_to(logging.getLogger("own")), every=1)
+    loader.watch(millstream.log_to(logging.getLogger("own")), every=1)
     list(itertools.islice(loader, 2))
-    assert [record.name for record in caplog.records] == ["penstock", "own"]
+    assert [record.name for record in caplog.records] == ["millstream", "own"]
 
 
 def test_a_line_has_readable_numbers(caplog):
     caplog.set_level(logging.INFO)
     metrics = {"epoch": 1.0, "tokens": 78.6e6, "tokens_per_second": 1.21e6}
-    penstock.log_to()(1_200, metrics | {"waited_share": 0.0012, "padded_share": 0.031})
+    millstream.log_to()(1_200, metrics | {"waited_share": 0.0012, "padded_share": 0.031})
     assert caplog.messages == [
         "step 1,200: epoch 1, 78.6 M tokens, 1.2 M tokens/s, waited 0.1 %, 3.1 % padding"
     ]
@@ -327,7 +327,7 @@ def scalars_in(path):
 def test_tensorboard_gets_every_metric(make_loader, tmp_path):
     loader, calls = make_loader(), []
     with SummaryWriter(str(tmp_path)) as writer:
-        loader.watch(penstock.log_to_tensorboard(writer), every=10)
+        loader.watch(millstream.log_to_tensorboard(writer), every=10)
         loader.watch(lambda step, metrics: calls.append((step, metrics)), every=10)
         list(loader)
     (file,) = tmp_path.iterdir()
@@ -352,11 +352,11 @@ def test_wandb_gets_metrics_with_what_the_user_logs_next():
                 self.row = {}
 
     run = Run()
-    penstock.log_to_wandb(run, prefix="input/")(300, {"tokens": 5.0})
+    millstream.log_to_wandb(run, prefix="input/")(300, {"tokens": 5.0})
     run.log({"loss": 2.5})
     assert run.rows == [{"input/tokens": 5.0, "input/step": 300, "loss": 2.5}]
 
 
 def test_wandb_without_a_run_is_an_error():
-    with pytest.raises(penstock.UsageError, match="wandb"):
-        penstock.log_to_wandb()
+    with pytest.raises(millstream.UsageError, match="wandb"):
+        millstream.log_to_wandb()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import penstock
-from penstock.batches.row_slice import RowSlice
+import millstream
+from millstream.batches.row_slice import RowSlice
 from tests.helpers.compact_batches import read_compactly
 from tests.helpers.datasets import write_documents, write_random_documents
 from tests.helpers.row_slices import read_slices
@@ -110,8 +110,8 @@ def test_a_token_costs_two_bytes_however_much_is_derived(data):
 def test_padding_that_the_stored_type_cannot_hold_crosses_in_a_wider_one(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("one\ntwo\nthree\n")
-    packing = penstock.Packing(policy="best_fit", pad_id=70_000)
-    loader = penstock.TextLoader(text, "bytes", 1, 32, packing, tail="keep", output="numpy")
+    packing = millstream.Packing(policy="best_fit", pad_id=70_000)
+    loader = millstream.TextLoader(text, "bytes", 1, 32, packing, tail="keep", output="numpy")
     assert (next(iter(loader))["input_ids"] == 70_000).any()
     stored = packing.layout(loader.tokenizer, 32, 1, np.int64).compact().places()["tokens"]
     assert stored.dtype == np.int64

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-import penstock
-from penstock.order.order import make_order
+import millstream
+from millstream.order.order import make_order
 
 pytestmark = pytest.mark.slow
 
@@ -52,10 +52,10 @@ def data(tmp_path_factory):
     """Documents of 50 tokens, each with metadata."""
     path = tmp_path_factory.mktemp("data") / "data"
     tokens = np.arange(50, dtype=np.uint16)
-    with penstock.Writer(path, vocab_size=60_000, metadata=bytes) as writer:
+    with millstream.Writer(path, vocab_size=60_000, metadata=bytes) as writer:
         for _ in range(5_000):
             writer.append(tokens, metadata=b"\1\0\2\0")
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 @pytest.mark.parametrize("metadata", [None, "<u2"])

@@ -10,15 +10,15 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-import penstock
-from penstock.errors import StateError, UsageError
+import millstream
+from millstream.errors import StateError, UsageError
 from tests.helpers.datasets import inputs_of, write_dataset
 from tests.helpers.programs import start_python
 from tests.helpers.waiting import wait_until
 
 
 def make_loader(data):
-    return penstock.Loader(data.windows(5), 4, seed=3)
+    return millstream.Loader(data.windows(5), 4, seed=3)
 
 
 class Wrapper(IterableDataset):
@@ -31,10 +31,10 @@ class Wrapper(IterableDataset):
 
 MANY_LOADERS = """
 import resource, sys
-import penstock
+import millstream
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-view = penstock.open(sys.argv[1]).windows(5)
-loaders = [penstock.Loader(view, 16, seed=k, prefetch=k % 2, output="numpy") for k in range(8)]
+view = millstream.open(sys.argv[1]).windows(5)
+loaders = [millstream.Loader(view, 16, seed=k, prefetch=k % 2, output="numpy") for k in range(8)]
 for batches in zip(*loaders, strict=True):
     pass
 print(len(batches))
@@ -82,7 +82,7 @@ def test_a_loader_knows_how_many_batches_of_its_workers_have_arrived(data, make,
             for _ in batches:
                 yield loader.state_dict()
 
-    alone, loader = (penstock.Loader(data.windows(5), 4, seed=3, **options) for _ in range(2))
+    alone, loader = (millstream.Loader(data.windows(5), 4, seed=3, **options) for _ in range(2))
     wrapped = make(loader, batch_size=None, num_workers=2)
     assert list(states(loader, wrapped)) == list(states(alone, alone))
 
@@ -188,7 +188,7 @@ def test_a_copy_of_a_loader_whose_workers_moved_is_refused(data):
 @pytest.mark.process
 def test_set_epoch_after_workers_goes_on_where_they_ended(data):
     def make():
-        loader = penstock.Loader(data.windows(5), 6, tail="wrap")
+        loader = millstream.Loader(data.windows(5), 6, tail="wrap")
         loader.load_state_dict(loader.state_dict() | {"position": 2})
         return loader
 
@@ -358,7 +358,7 @@ def test_set_epoch_after_the_last_batch_of_it_was_saved_leaves_nothing_of_it(dat
 
 
 def test_set_epoch_needs_epochs_of_a_step(data):
-    loader = penstock.Loader(data.windows(5), len(data.windows(5)) + 1, tail="wrap")
+    loader = millstream.Loader(data.windows(5), len(data.windows(5)) + 1, tail="wrap")
     with pytest.raises(UsageError, match="leave out set_epoch"):
         loader.set_epoch(1)
 
@@ -372,7 +372,7 @@ def test_batches_of_batches_are_refused(data):
 
 @pytest.mark.parametrize("tail", ["drop", "wrap"])
 def test_set_epoch_goes_where_iterating_would_have_gone(data, tail):
-    loader = penstock.Loader(data.windows(5), 7, tail=tail)
+    loader = millstream.Loader(data.windows(5), 7, tail=tail)
     third = [inputs_of(loader), inputs_of(loader), inputs_of(loader)][2]
     loader.set_epoch(2)
     assert inputs_of(loader) == third
@@ -388,7 +388,7 @@ def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_sile
 
 @pytest.mark.process
 def test_an_endless_share_of_persistent_workers_is_not_begun_twice(data):
-    loader = penstock.Loader(data.windows(5), 4, endless=True)
+    loader = millstream.Loader(data.windows(5), 4, endless=True)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
     inputs_of(islice(wrapped, 5))
     with pytest.raises(UsageError, match="last epoch was left early"):
@@ -404,13 +404,13 @@ def test_loaders_share_few_descriptors_among_many_shards(tmp_path):
 
 
 def test_numpy_batches_pass_through_torch_data_loader(data):
-    loader = penstock.Loader(data.windows(5), 4, seed=3, output="numpy")
+    loader = millstream.Loader(data.windows(5), 4, seed=3, output="numpy")
     assert inputs_of(DataLoader(loader, batch_size=None)) == inputs_of(make_loader(data))
 
 
 @pytest.mark.process
 def test_persistent_workers_go_on_with_the_epoch_that_they_are_told(data):
-    loader = penstock.Loader(data.windows(5), 7, tail="wrap")
+    loader = millstream.Loader(data.windows(5), 7, tail="wrap")
     own = [inputs_of(loader), inputs_of(loader), inputs_of(loader)]
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
     for epoch in range(3):

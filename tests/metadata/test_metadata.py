@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.batches.sample_reader import SampleReader
-from penstock.errors import FormatError, UsageError
-from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly
+import millstream
+from millstream.batches.sample_reader import SampleReader
+from millstream.errors import FormatError, UsageError
+from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly
 from tests.helpers.metadata_by_hand import ACCESS, MEMORY, write_by_hand
 from tests.helpers.waiting import wait_until
 
@@ -58,7 +58,7 @@ class Corpus:
         with tempfile.TemporaryDirectory(dir=MEMORY) as root:
             paths = [f"{root}/{number}" for number in range(len(self.directories))]
             for path, documents in zip(paths, self.directories, strict=True):
-                with penstock.Writer(
+                with millstream.Writer(
                     path, vocab_size=1 << 16, metadata=bytes, shard_bytes=shard_bytes
                 ) as writer:
                     for first, length, spans in islice(todo, len(documents)):
@@ -67,7 +67,7 @@ class Corpus:
                             writer.append(tokens, spans[0][2])
                         else:
                             writer.append(tokens, spans=spans)
-            yield penstock.open(paths, access=access)
+            yield millstream.open(paths, access=access)
 
     def assert_row(self, tokens, ids, objects):
         """Compare one row, whatever view it is of: the tokens say which records it holds."""
@@ -206,7 +206,7 @@ def test_every_token_of_every_batch_of_a_loader_has_the_metadata_that_was_writte
         view = make_view(data)
         if not len(view):
             return
-        with penstock.Loader(view, batch_size, seed=1, **options) as loader:
+        with millstream.Loader(view, batch_size, seed=1, **options) as loader:
             for batch in loader:
                 corpus.assert_batch(batch)
                 inputs = view.read(loader.samples())["input_ids"]
@@ -246,9 +246,9 @@ def test_equal_ids_of_neighbouring_shards_are_different_metadata(tmp_path, acces
     paths = []
     for name, blob in (("a", b"first"), ("b", None), ("c", b"second"), ("d", b"third")):
         paths.append(tmp_path / name)
-        with penstock.Writer(paths[-1], vocab_size=9, metadata=bytes) as writer:
+        with millstream.Writer(paths[-1], vocab_size=9, metadata=bytes) as writer:
             writer.append([1, 2] if blob else [], blob)
-    data = penstock.open(paths, access=access)
+    data = millstream.open(paths, access=access)
     assert data.records(0, 6)["metadata_id"].tolist() == [0] * 6
     assert spans_of(data.windows(5, metadata=bytes), 0) == (
         [0, 0, 1, 1, 2],
@@ -259,16 +259,16 @@ def test_equal_ids_of_neighbouring_shards_are_different_metadata(tmp_path, acces
 
 
 def test_a_span_that_windows_cut_arrives_whole_in_each_of_them(tmp_path):
-    with penstock.Writer(tmp_path / "d", vocab_size=100, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "d", vocab_size=100, metadata=bytes) as writer:
         writer.append(range(30), spans=[(2, 25, b"long"), (25, 26, b"short")])
-    view = penstock.open(tmp_path / "d").windows(8, metadata=bytes)
+    view = millstream.open(tmp_path / "d").windows(8, metadata=bytes)
     assert [spans_of(view, i) for i in range(3)] == [
         ([-1, -1, 0, 0, 0, 0, 0, 0], [b"long"]),
         ([0] * 8, [b"long"]),
         ([0] * 8, [b"long"]),
     ]
     # The label of the last column belongs to the span as well, but it is no input.
-    assert spans_of(penstock.open(tmp_path / "d").windows(25, metadata=bytes), 0)[1] == [b"long"]
+    assert spans_of(millstream.open(tmp_path / "d").windows(25, metadata=bytes), 0)[1] == [b"long"]
     rows = view.read([2, 0, 2, 1, 1])
     assert rows["metadata"] == [[b"long"]] * 5
 
@@ -277,9 +277,9 @@ def test_records_of_one_span_around_a_gap_are_two_runs_of_the_same_metadata(tmp_
     path = write_by_hand(
         tmp_path / "d", ids=[0, 0xFFFFFFFF, 0, 1, 0], index=[0, 3, 5], metadata=b"abcde"
     )
-    view = penstock.open(path).windows(4, metadata=bytes)
+    view = millstream.open(path).windows(4, metadata=bytes)
     assert spans_of(view, 0) == ([0, -1, 1, 2], [b"abc", b"abc", b"de"])
-    arrays = penstock.open(path).windows(4, metadata="u1")[0]
+    arrays = millstream.open(path).windows(4, metadata="u1")[0]
     assert bytes(arrays["metadata"]) == b"abcabcde"
     assert arrays["metadata_offsets"].tolist() == [0, 3, 6, 8]
 
@@ -298,8 +298,8 @@ def test_ids_in_any_order_are_found(ids, sizes, seq_len, access):
     index = np.cumsum([0, *sizes]).tolist()
     with tempfile.TemporaryDirectory(dir=MEMORY) as path:
         write_by_hand(path, ids=ids, index=index, metadata=content)
-        view = penstock.open(path, access=access).windows(seq_len, metadata=bytes)
-        arrays = penstock.open(path, access=access).windows(seq_len, metadata="u1")
+        view = millstream.open(path, access=access).windows(seq_len, metadata=bytes)
+        arrays = millstream.open(path, access=access).windows(seq_len, metadata="u1")
         found, flat = view[:], arrays[:]
     offsets, rows = flat["metadata_offsets"].tolist(), flat["metadata_rows"].tolist()
     for row in range(len(found["input_ids"])):
@@ -320,10 +320,10 @@ def test_ids_in_any_order_are_found(ids, sizes, seq_len, access):
 def test_large_blobs_arrive_whole(tmp_path, access):
     random = np.random.default_rng(0)
     blobs = [random.bytes(1 << 20), b"", random.bytes((1 << 20) + 1)]
-    with penstock.Writer(tmp_path / "d", vocab_size=9, metadata=bytes, shard_bytes=1) as writer:
+    with millstream.Writer(tmp_path / "d", vocab_size=9, metadata=bytes, shard_bytes=1) as writer:
         for blob in blobs:
             writer.append([1, 2, 3], blob)
-    data = penstock.open(tmp_path / "d", access=access)
+    data = millstream.open(tmp_path / "d", access=access)
     assert spans_of(data.windows(8, metadata=bytes), 0) == ([0, 0, 0, 1, 1, 1, 2, 2], blobs)
     batch = data.documents(3, metadata=bytes).read([2, 0, 2, 1])
     assert batch["metadata"] == [[blobs[2]], [blobs[0]], [blobs[2]], [blobs[1]]]
@@ -360,7 +360,7 @@ def test_ids_beyond_two_to_the_31_are_read_as_they_are(tmp_path, access, form):
         metadata=b"beforeHALFTWlaLAST..",
         num_spans=0xFFFFFFFF,
     )
-    data = penstock.open(path, access=access)
+    data = millstream.open(path, access=access)
     batch = data.windows(9, metadata=form).read([0, 0])
     blobs = [b"HALF", b"", b"TW", b"la", b"LAST..", b"before"]
     assert batch["metadata_ids"].tolist() == [[0, 0, 1, -1, 2, 3, 4, 4, 5]] * 2
@@ -375,16 +375,16 @@ def test_ids_beyond_two_to_the_31_are_read_as_they_are(tmp_path, access, form):
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 @MANY
 def test_bytes_that_are_no_whole_numbers_are_an_error_with_the_file(tmp_path, prefetch, output):
-    with penstock.Writer(tmp_path / "d", vocab_size=9, metadata=bytes, shard_bytes=1) as writer:
+    with millstream.Writer(tmp_path / "d", vocab_size=9, metadata=bytes, shard_bytes=1) as writer:
         for blob in (b"even", b"", b"odd"):
             writer.append([1, 2], blob)
-    view = penstock.open(tmp_path / "d").documents(2, metadata="<u2")
+    view = millstream.open(tmp_path / "d").documents(2, metadata="<u2")
     assert view.read([1, 0])["metadata_offsets"].tolist() == [0, 0, 2]
     words = r"00002\.index: metadata 0 has 3 bytes, not a multiple of the 2 bytes of uint16"
     with pytest.raises(FormatError, match=words):
         view.read([0, 2])
     with (
-        penstock.Loader(view, 1, shuffle=False, prefetch=prefetch, output=output) as loader,
+        millstream.Loader(view, 1, shuffle=False, prefetch=prefetch, output=output) as loader,
         pytest.raises(FormatError, match=words),
     ):
         list(loader)
@@ -401,11 +401,11 @@ def test_bytes_that_are_no_whole_numbers_are_an_error_with_the_file(tmp_path, pr
 )
 def test_every_type_of_numbers_gives_arrays(tmp_path, form, output):
     content = bytes([1, 0, 0, 1] * 4)
-    with penstock.Writer(tmp_path / "d", vocab_size=9, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "d", vocab_size=9, metadata=bytes) as writer:
         writer.append([1, 2, 3], content)
-    data = penstock.open(tmp_path / "d")
+    data = millstream.open(tmp_path / "d")
     view = data.windows(2, metadata=np.dtype(form))
-    with penstock.Loader(view, 1, output=output, prefetch=0) as loader:
+    with millstream.Loader(view, 1, output=output, prefetch=0) as loader:
         values = next(iter(loader))["metadata"]
     torch_has_it = np.dtype(form).isnative and np.dtype(form).kind in "biufc"
     assert isinstance(values, torch.Tensor) == (output == "torch" and torch_has_it)
@@ -418,10 +418,10 @@ def test_every_type_of_numbers_gives_arrays(tmp_path, form, output):
     "decoder", ["no such type", 5, "O", np.dtype("V0"), "S", ("<u2", (2,)), np.dtype(("<u2", (2,)))]
 )
 def test_what_decodes_nothing_is_refused_at_once(tmp_path, decoder):
-    with penstock.Writer(tmp_path / "d", vocab_size=9, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "d", vocab_size=9, metadata=bytes) as writer:
         writer.append([1, 2, 3], b"abcd")
     with pytest.raises(UsageError, match="a function of bytes"):
-        penstock.open(tmp_path / "d").windows(2, metadata=decoder)
+        millstream.open(tmp_path / "d").windows(2, metadata=decoder)
 
 
 # Decoders
@@ -431,12 +431,12 @@ def test_what_decodes_nothing_is_refused_at_once(tmp_path, decoder):
 def numbered(tmp_path_factory):
     """60 documents of three tokens, each with its number as metadata."""
     path = tmp_path_factory.mktemp("numbered") / "d"
-    with penstock.Writer(
+    with millstream.Writer(
         path, vocab_size=100, metadata=lambda n: str(n).encode(), shard_bytes=60
     ) as writer:
         for number in range(60):
             writer.append([number] * 3, number)
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 class BrokenError(Exception):
@@ -457,7 +457,7 @@ def test_a_decoder_that_raises_does_so_at_its_batch_and_the_position_stays(
         return int(blob)
 
     view = numbered.documents(3, metadata=decode)
-    loader = penstock.Loader(
+    loader = millstream.Loader(
         view, 4, shuffle=False, prefetch=prefetch, threads=threads, output="numpy"
     )
     got = []
@@ -486,7 +486,7 @@ def test_no_error_of_a_decoder_is_mistaken_for_the_end_of_an_epoch(numbered, pre
     view = numbered.documents(3, metadata=decode)
     num_batches = 0
     with (
-        penstock.Loader(view, 4, shuffle=False, prefetch=prefetch) as loader,
+        millstream.Loader(view, 4, shuffle=False, prefetch=prefetch) as loader,
         pytest.raises((error, RuntimeError)),
     ):
         for _ in loader:
@@ -503,7 +503,7 @@ def test_a_decoder_that_fails_always_leaves_nothing_behind(numbered):
     gc.collect()  # what other tests left is not to be freed meanwhile
     before = open_files()
     for prefetch in (0, 8):
-        loader = penstock.Loader(numbered.windows(2, metadata=decode), 4, prefetch=prefetch)
+        loader = millstream.Loader(numbered.windows(2, metadata=decode), 4, prefetch=prefetch)
         for _ in range(5):
             with pytest.raises(BrokenError):
                 next(iter(loader))
@@ -534,7 +534,7 @@ def test_decoders_run_beside_each_other_and_do_not_change_the_order(numbered):
         return number
 
     view = numbered.documents(3, metadata=decode)
-    with penstock.Loader(view, 2, shuffle=False, prefetch=8, threads=3) as loader:
+    with millstream.Loader(view, 2, shuffle=False, prefetch=8, threads=3) as loader:
         got = [objects for batch in loader for objects in batch["metadata"]]
     assert got == [[n] for n in range(60)]
 
@@ -549,7 +549,7 @@ def test_closing_waits_for_decoders_that_have_begun_and_for_no_others(numbered):
         return blob
 
     view = numbered.documents(3, metadata=decode)
-    loader = penstock.Loader(view, 2, shuffle=False, prefetch=25, threads=3)
+    loader = millstream.Loader(view, 2, shuffle=False, prefetch=25, threads=3)
     next(iter(loader))
     wait_until(lambda: len(begun) == 2 + 3)  # three threads, each at the first span of a batch
     closer = threading.Thread(target=loader.close)
@@ -568,7 +568,7 @@ def test_a_decoder_may_read_the_dataset_itself(numbered):
 
     view = numbered.documents(3, metadata=decode)
     for prefetch in (0, 4):
-        with penstock.Loader(view, 4, prefetch=prefetch) as loader:
+        with millstream.Loader(view, 4, prefetch=prefetch) as loader:
             for batch in loader:
                 inputs = batch["input_ids"].tolist()
                 assert batch["metadata"] == [[row] for row in inputs]
@@ -583,7 +583,8 @@ def test_a_decoder_may_read_the_dataset_itself(numbered):
 def test_a_loader_with_metadata_resumes_exactly(numbered, form, output):
     for view in (numbered.windows(7, metadata=form), numbered.packed(8, metadata=form)):
         assert_resumes_exactly(
-            lambda view=view: penstock.Loader(view, 4, seed=3, tail="keep", output=output), steps=12
+            lambda view=view: millstream.Loader(view, 4, seed=3, tail="keep", output=output),
+            steps=12,
         )
 
 
@@ -592,7 +593,7 @@ def test_ranks_share_rows_with_metadata_exactly(numbered, seq_len):
     """Rows of seven tokens have two or three spans, so their lists differ in length."""
     view = numbered.windows(seq_len, metadata=bytes)
     assert_ranks_share_exactly(
-        lambda rank, ranks, batch_size: penstock.Loader(
+        lambda rank, ranks, batch_size: millstream.Loader(
             view, batch_size, rank=rank, ranks=ranks, output="numpy"
         ),
         splits=[(1, 12), (2, 6), (3, 4)],
@@ -602,7 +603,7 @@ def test_ranks_share_rows_with_metadata_exactly(numbered, seq_len):
 def test_the_state_does_not_depend_on_what_decodes(numbered):
     states = []
     for options in ({}, {"metadata": bytes}, {"metadata": "u1", "extras": "cu_seqlens"}):
-        with penstock.Loader(numbered.windows(7, **options), 4, seed=3) as loader:
+        with millstream.Loader(numbered.windows(7, **options), 4, seed=3) as loader:
             next(iter(loader))
             states.append(loader.state_dict())
     assert states[0] == states[1] == states[2]
@@ -611,7 +612,7 @@ def test_the_state_does_not_depend_on_what_decodes(numbered):
 def test_metadata_that_is_held_is_never_rewritten(numbered):
     for output in ("torch", "numpy"):
         view = numbered.documents(3, metadata="u1")
-        with penstock.Loader(view, 4, output=output, shuffle=False, prefetch=2) as loader:
+        with millstream.Loader(view, 4, output=output, shuffle=False, prefetch=2) as loader:
             held = list(loader)
         for number, batch in enumerate(held):
             rows = range(4 * number, 4 * number + 4)
@@ -622,12 +623,12 @@ def test_metadata_that_is_held_is_never_rewritten(numbered):
 def test_a_rank_without_rows_gets_an_empty_batch(numbered, prefetch):
     for form in (bytes, "u1"):
         view = numbered.documents(3, metadata=form)
-        loader = penstock.Loader(
+        loader = millstream.Loader(
             view, 59, rank=1, ranks=2, tail="keep", output="numpy", prefetch=prefetch
         )
         with loader:
             assert [len(batch["metadata_ids"]) for batch in loader] == [30]
-        loader = penstock.Loader(
+        loader = millstream.Loader(
             view, 7, rank=6, ranks=8, tail="keep", output="numpy", prefetch=prefetch
         )
         with loader:
@@ -654,12 +655,14 @@ def test_other_fields_arrive_beside_the_metadata(tmp_path, access, output):
     written["concept"] = np.arange(50) + 7
     written["frame"] = np.arange(50)[:, None, None]
     written["key"] = [f"k{n}" for n in range(50)]
-    with penstock.Writer(tmp_path / "d", fields=fields, metadata=bytes, shard_bytes=100) as writer:
+    with millstream.Writer(
+        tmp_path / "d", fields=fields, metadata=bytes, shard_bytes=100
+    ) as writer:
         for start in range(0, 50, 5):
             writer.append(written[start : start + 5], spans=[(1, 4, str(start).encode())])
-    data = penstock.open(tmp_path / "d", access=access)
+    data = millstream.open(tmp_path / "d", access=access)
     view = data.windows(6, metadata=bytes)
-    with penstock.Loader(view, 3, output=output) as loader:
+    with millstream.Loader(view, 3, output=output) as loader:
         for batch in loader:
             records = loader.samples()[:, None] * 6 + np.arange(6)
             assert list(batch) == [
@@ -691,18 +694,18 @@ def test_other_fields_arrive_beside_the_metadata(tmp_path, access, output):
 
 
 def test_metadata_of_tokens_of_64_bits_can_be_read(tmp_path):
-    with penstock.Writer(tmp_path / "d", fields="<u8", metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "d", fields="<u8", metadata=bytes) as writer:
         writer.append(np.array([1, (1 << 64) - 1, 3], np.uint64), spans=[(1, 2, b"x")])
-    data = penstock.open(tmp_path / "d")
+    data = millstream.open(tmp_path / "d")
     assert data.document(0).tolist() == [1, (1 << 64) - 1, 3]
     assert data.windows(2, metadata=bytes).read([0], dtype=None)["metadata"] == [[b"x"]]
     assert data.metadata(0) == [(1, 2, b"x")]
 
 
 def test_the_metadata_of_a_document_may_be_arrays_too(tmp_path):
-    with penstock.Writer(tmp_path / "d", vocab_size=9, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "d", vocab_size=9, metadata=bytes) as writer:
         writer.append([1, 2, 3], spans=[(0, 1, b"\1\0\2\0"), (1, 3, b"")])
-    found = penstock.open(tmp_path / "d").metadata(0, "<u2")
+    found = millstream.open(tmp_path / "d").metadata(0, "<u2")
     assert [(start, stop, values.tolist()) for start, stop, values in found] == [
         (0, 1, [1, 2]),
         (1, 3, []),
@@ -711,9 +714,9 @@ def test_the_metadata_of_a_document_may_be_arrays_too(tmp_path):
 
 def test_metadata_of_records_without_a_token_can_be_read(tmp_path):
     fields = [("frame", "<u4")]
-    with penstock.Writer(tmp_path / "d", fields=fields, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "d", fields=fields, metadata=bytes) as writer:
         writer.append({"frame": [1, 2, 3]}, spans=[(0, 1, b"x"), (1, 3, b"y")])
-    data = penstock.open(tmp_path / "d")
+    data = millstream.open(tmp_path / "d")
     assert data.metadata(0) == [(0, 1, b"x"), (1, 3, b"y")]
     batch = data.windows(2, metadata=bytes).read([0])
     assert (batch["metadata_ids"].tolist(), batch["metadata"]) == ([[0, 1]], [[b"x", b"y"]])
@@ -736,9 +739,9 @@ def test_a_dataset_without_metadata_says_so(data):
 )
 def test_a_field_with_the_name_of_an_output_is_neither_lost_nor_in_the_way(tmp_path, name):
     fields = [("token", "<u2"), (name, "<u2")]
-    with penstock.Writer(tmp_path / "d", fields=fields, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "d", fields=fields, metadata=bytes) as writer:
         writer.append({"token": [1, 2, 3, 4], name: [7, 8, 9, 10]}, b"abcd")
-    data = penstock.open(tmp_path / "d")
+    data = millstream.open(tmp_path / "d")
     assert data.windows(3).read([0])[name].tolist() == [[7, 8, 9]]
     assert data.windows(3)[0][name].tolist() == [7, 8, 9]
     wanted = {"extras": "cu_seqlens"} if name == "max_seqlen" else {"metadata": "u1"}
@@ -747,7 +750,7 @@ def test_a_field_with_the_name_of_an_output_is_neither_lost_nor_in_the_way(tmp_p
 
 
 def test_torch_tensors_hold_the_arrays(numbered):
-    with penstock.Loader(numbered.documents(3, metadata="u1"), 4, shuffle=False) as loader:
+    with millstream.Loader(numbered.documents(3, metadata="u1"), 4, shuffle=False) as loader:
         batch = next(iter(loader))
     for name in ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows"):
         assert isinstance(batch[name], torch.Tensor)
@@ -766,17 +769,17 @@ def count_groups(view, samples):
 
 def test_a_row_takes_one_read_and_neighbouring_rows_take_it_together(tmp_path):
     for name, shard_bytes in (("one", 1 << 20), ("two", 700)):
-        with penstock.Writer(
+        with millstream.Writer(
             tmp_path / name, vocab_size=999, metadata=bytes, shard_bytes=shard_bytes
         ) as writer:
             for number in range(20):
                 spans = [(0, 3, b"ab"), (3, 4, b""), (6, 9, b"cd")]
                 writer.append([number] * 10, spans=spans)
-    view = penstock.open(tmp_path / "one").windows(40, metadata=bytes)
+    view = millstream.open(tmp_path / "one").windows(40, metadata=bytes)
     assert count_groups(view, [1]) == 1
     assert count_groups(view, [0, 1, 2, 3]) == 1
     assert count_groups(view, [0, 2]) == 2
-    data = penstock.open(tmp_path / "two")
+    data = millstream.open(tmp_path / "two")
     assert len(data.shards) == 2
     assert count_groups(data.windows(199, metadata=bytes), [0]) == 2
 
@@ -792,7 +795,7 @@ def test_a_decoder_runs_in_the_reading_thread(numbered):
     for prefetch in (2, 0):
         local, calls = threading.local(), []
         view = numbered.windows(7, metadata=decode)
-        with penstock.Loader(view, 4, prefetch=prefetch, threads=1) as loader:
+        with millstream.Loader(view, 4, prefetch=prefetch, threads=1) as loader:
             list(islice(loader, 3))
         assert {ident == threading.get_ident() for ident, _ in calls} == {prefetch == 0}
         # Thread-local variables last as long as the thread.

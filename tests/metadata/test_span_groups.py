@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_reader import BatchReader, ReaderMemory
-from penstock.batches.layout_table import LayoutTable
-from penstock.batches.view_state import ViewKind
-from penstock.formats.shard import NO_METADATA
-from penstock.metadata.span_groups import SpanTable
-from penstock.read.files import FaultCode, FileKind
-from penstock.read.segments import OUTPUT
+from millstream.batches.batch_reader import BatchReader, ReaderMemory
+from millstream.batches.layout_table import LayoutTable
+from millstream.batches.view_state import ViewKind
+from millstream.formats.shard import NO_METADATA
+from millstream.metadata.span_groups import SpanTable
+from millstream.read.files import FaultCode, FileKind
+from millstream.read.segments import OUTPUT
 from tests.helpers.kernel_inputs import view_state, write_files
 
 pytestmark = pytest.mark.kernels

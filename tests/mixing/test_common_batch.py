@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.batches.row_slice import RowSlice
-from penstock.errors import UsageError
+import millstream
+from millstream.batches.row_slice import RowSlice
+from millstream.errors import UsageError
 from tests.helpers.compact_batches import read_compactly
 from tests.helpers.datasets import tokens_of, write_dataset
 from tests.helpers.mixtures import EXTRAS, FIELDS, PAD_ID, check_batch, write_sources
@@ -86,7 +86,7 @@ def mixture_of(datasets, chosen):
         view if by_eos else part(view)
         for view, by_eos, (_, _, part) in zip(views, has_eos, chosen, strict=True)
     ]
-    return views, penstock.mix({str(k): (view, k + 1) for k, view in enumerate(views)})
+    return views, millstream.mix({str(k): (view, k + 1) for k, view in enumerate(views)})
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_slices_of_rows_are_parts_of_the_whole_rows(datasets, chosen, layout, nu
     has_eos = any(getattr(view, "eos_id", None) is not None for view in views)
     every = [extra for extra in EXTRAS if not has_eos or extra != "document_ids"]
     plain = [replace(view, extras=every, static_shapes=False) for view in views]
-    with_all = penstock.mix({str(k): (view, 1) for k, view in enumerate(plain)})
+    with_all = millstream.mix({str(k): (view, 1) for k, view in enumerate(plain)})
     whole = read_slices(with_all, samples, None)
     sources = whole.pop("source_ids").tolist()
     assert [batch.pop("source_ids").tolist() for batch in batches] == [sources] * num_parts
@@ -162,7 +162,7 @@ def test_extras_of_one_source_are_made_for_all(datasets):
         "a": (datasets["plain"].windows(SEQ_LEN, extras="document_ids"), 1),
         "b": (datasets["wide"].windows(SEQ_LEN), 1),
     }
-    batch = penstock.mix(views).read(range(20))
+    batch = millstream.mix(views).read(range(20))
     for row, source in enumerate(batch["source_ids"].tolist()):
         data = datasets[["plain", "wide"][source]]
         for column in (0, SEQ_LEN - 1):
@@ -171,7 +171,7 @@ def test_extras_of_one_source_are_made_for_all(datasets):
 
 
 def test_a_field_of_some_sources_is_left_out_but_still_masks_labels(datasets):
-    mixture = penstock.mix(
+    mixture = millstream.mix(
         {
             "scored": (datasets["scored"].windows(SEQ_LEN), 1),
             "masked": (datasets["masked"].windows(SEQ_LEN), 1),
@@ -186,7 +186,7 @@ def test_a_field_of_some_sources_is_left_out_but_still_masks_labels(datasets):
 
 
 def test_a_field_that_all_sources_have_is_in_batches(datasets):
-    mixture = penstock.mix(
+    mixture = millstream.mix(
         {name: (datasets[name].windows(SEQ_LEN), 1) for name in ("masked", "scored")}
     )
     batch = mixture.read(range(40))
@@ -196,7 +196,7 @@ def test_a_field_that_all_sources_have_is_in_batches(datasets):
 
 
 def test_tokens_keep_the_widest_stored_type(datasets):
-    mixture = penstock.mix(
+    mixture = millstream.mix(
         {name: (datasets[name].windows(SEQ_LEN), 1) for name in ("plain", "wide")}
     )
     batch = mixture.read(range(8), dtype=None)
@@ -208,7 +208,7 @@ def test_tokens_keep_the_widest_stored_type(datasets):
 
 def refuse(views, match, **options):
     with pytest.raises(UsageError, match=match):
-        penstock.mix({name: (view, 1) for name, view in views.items()}, **options)
+        millstream.mix({name: (view, 1) for name, view in views.items()}, **options)
 
 
 def test_views_whose_rows_differ_in_shape_are_refused(datasets):
@@ -221,9 +221,9 @@ def test_views_whose_rows_differ_in_shape_are_refused(datasets):
 
 
 def write_records(path, fields):
-    with penstock.Writer(path, fields=fields) as writer:
+    with millstream.Writer(path, fields=fields) as writer:
         writer.append({name: np.arange(100) % 50 for name, *_ in fields})
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 def test_fields_of_one_name_and_different_types_are_refused(tmp_path):
@@ -246,7 +246,7 @@ def test_a_field_named_as_the_ids_of_sources_is_refused(tmp_path):
 def test_records_without_tokens_mix_with_their_like_only(tmp_path):
     fields = [("x", "<i4")]
     views = {name: write_records(tmp_path / name, fields).windows(8) for name in "ab"}
-    batch = penstock.mix({name: (view, 1) for name, view in views.items()}).read(range(6))
+    batch = millstream.mix({name: (view, 1) for name, view in views.items()}).read(range(6))
     assert batch.keys() == {"x", "source_ids"}
     assert batch["x"].shape == (6, 8)
     plain = write_dataset(tmp_path / "plain", np.arange(100)).windows(8)
@@ -257,9 +257,9 @@ def test_records_without_tokens_mix_with_their_like_only(tmp_path):
 
 
 def test_metadata_is_refused(tmp_path):
-    with penstock.Writer(tmp_path / "m", vocab_size=100, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "m", vocab_size=100, metadata=bytes) as writer:
         writer.append(np.arange(50), b"x")
-    view = penstock.open(tmp_path / "m").windows(8, metadata=bytes)
+    view = millstream.open(tmp_path / "m").windows(8, metadata=bytes)
     refuse({"m": view}, "source 'm' has metadata=")
 
 
@@ -270,9 +270,9 @@ def test_windows_cut_by_an_eos_have_no_document_ids_for_the_others(datasets):
 
 
 def with_tokenizer(path, **facts):
-    with penstock.Writer(path, **{"fields": [("token", "<u2")]} | facts) as writer:
+    with millstream.Writer(path, **{"fields": [("token", "<u2")]} | facts) as writer:
         writer.append(np.arange(90))
-    return penstock.open(path).windows(8)
+    return millstream.open(path).windows(8)
 
 
 def test_sources_with_other_tokenizers_are_refused(tmp_path):
@@ -283,12 +283,12 @@ def test_sources_with_other_tokenizers_are_refused(tmp_path):
     }
     refuse(views, "'gpt' and 'llama' have different tokenizers: tokenizer gpt .1. and llama .2.")
     refuse(views, "it must be True or False", check_tokenizers="no")
-    mixture = penstock.mix(
+    mixture = millstream.mix(
         {name: (view, 1) for name, view in views.items()}, check_tokenizers=False
     )
     assert len(mixture.change(5, {"gpt": 1}).read([0, 9])["input_ids"]) == 2
     del views["llama"]
-    assert penstock.mix({name: (view, 1) for name, view in views.items()}).names == tuple(views)
+    assert millstream.mix({name: (view, 1) for name, view in views.items()}).names == tuple(views)
 
 
 def test_sources_with_other_vocabularies_are_refused(tmp_path):
@@ -299,7 +299,7 @@ def test_sources_with_other_vocabularies_are_refused(tmp_path):
 
 
 def test_a_source_that_is_added_later_obeys_the_same_rules(datasets, tmp_path):
-    mixture = penstock.mix({"a": (datasets["plain"].windows(8), 1)})
+    mixture = millstream.mix({"a": (datasets["plain"].windows(8), 1)})
     with pytest.raises(UsageError, match="cannot be in one batch"):
         mixture.change(5, {"a": 1}, sources={"b": (datasets["wide"].windows(9), 1)})
     other = write_dataset(tmp_path / "other", np.arange(90), vocab_size=99).windows(8)
@@ -311,7 +311,7 @@ def test_stored_position_ids_of_some_sources_cannot_be_sliced_with_others(tmp_pa
     fields = [("token", "<u2"), ("position_ids", "<i4")]
     stored = write_records(tmp_path / "stored", fields).windows(SEQ_LEN)
     plain = write_dataset(tmp_path / "plain", np.arange(100)).windows(SEQ_LEN)
-    mixture = penstock.mix({"stored": (stored, 1), "plain": (plain, 1)}, check_tokenizers=False)
+    mixture = millstream.mix({"stored": (stored, 1), "plain": (plain, 1)}, check_tokenizers=False)
     assert "position_ids" not in mixture.read([0])
     with pytest.raises(UsageError, match="not all sources can have 'position_ids'"):
         mixture.layout(2, np.int64, RowSlice(part=0, parts=2, layout="contiguous"))

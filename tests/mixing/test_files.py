@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
-from penstock.mixing.files import is_mixture_file, read_mixture
+import millstream
+from millstream.errors import FormatError, MillstreamError, MissingDataError, ReadError, UsageError
+from millstream.mixing.files import is_mixture_file, read_mixture
 from tests.helpers.datasets import write_random_documents
 
 TWO = """
@@ -50,7 +50,7 @@ def turns(mixture, stop=100):
 
 
 def test_a_file_describes_what_python_would_make(write, directory):
-    mixture = penstock.mix(
+    mixture = millstream.mix(
         write(
             """
             seed = 5
@@ -90,19 +90,19 @@ def test_a_file_describes_what_python_would_make(write, directory):
             """
         )
     )
-    web = penstock.open(directory / "web").packed(
+    web = millstream.open(directory / "web").packed(
         16, policy="bos_best_fit", extras=["position_ids"]
     )
-    code = penstock.open(directory / "code", access="mmap").windows(
+    code = millstream.open(directory / "code", access="mmap").windows(
         16, mask_ends=True, extras=["position_ids"]
     )
-    by_hand = penstock.mix(
+    by_hand = millstream.mix(
         {
-            "web": penstock.MixtureSource(
+            "web": millstream.MixtureSource(
                 web.without(documents=[0, 3]).slice(1, -1), 0.7, max_epochs=2.5
             ),
-            "code": penstock.MixtureSource(
-                code.split(every=5)[0], 1, shuffle=penstock.BlockShuffle(4, inside=True), seed=9
+            "code": millstream.MixtureSource(
+                code.split(every=5)[0], 1, shuffle=millstream.BlockShuffle(4, inside=True), seed=9
             ),
         },
         seed=5,
@@ -121,12 +121,12 @@ def test_a_file_describes_what_python_would_make(write, directory):
 
 
 def test_a_mixture_of_a_file_and_of_python_continue_each_other(write, directory):
-    described = penstock.mix(write(TWO))
-    views = {name: penstock.open(directory / name).windows(8) for name in ("web", "code")}
-    by_hand = penstock.mix({"web": (views["web"], 7), "code": (views["code"], 3)})
-    loader = penstock.Loader(described, 4, output="numpy", rank=0, ranks=1)
+    described = millstream.mix(write(TWO))
+    views = {name: millstream.open(directory / name).windows(8) for name in ("web", "code")}
+    by_hand = millstream.mix({"web": (views["web"], 7), "code": (views["code"], 3)})
+    loader = millstream.Loader(described, 4, output="numpy", rank=0, ranks=1)
     next(iter(loader))
-    other = penstock.Loader(by_hand, 4, output="numpy", rank=0, ranks=1)
+    other = millstream.Loader(by_hand, 4, output="numpy", rank=0, ranks=1)
     other.load_state_dict(loader.state_dict())
     assert other.position == 4
 
@@ -140,30 +140,30 @@ def test_json_says_the_same(write):
         },
         "changes": [{"at": 10, "weights": {"web": 1}}],
     }
-    found = penstock.mix(write(json.dumps(content), "mixture.json"))
+    found = millstream.mix(write(json.dumps(content), "mixture.json"))
     change = "[[changes]]\nat = 10\nweights = { web = 1 }\n"
-    assert turns(found) == turns(penstock.mix(write(TWO + change)))
+    assert turns(found) == turns(millstream.mix(write(TWO + change)))
 
 
 def test_paths_are_relative_to_the_file_wherever_the_process_is(write, monkeypatch, tmp_path):
     path = write(TWO)
-    expected = turns(penstock.mix(path))
+    expected = turns(millstream.mix(path))
     monkeypatch.chdir(tmp_path)
-    assert turns(penstock.mix(str(path))) == expected
+    assert turns(millstream.mix(str(path))) == expected
     monkeypatch.chdir(path.parent)
-    assert turns(penstock.mix("mixture.toml")) == expected
+    assert turns(millstream.mix("mixture.toml")) == expected
     absolute = TWO.replace('"web"', f'"{path.parent}/web"').replace('"code"', '"cod*"')
     elsewhere = path.parent / "sub" / "mixture.toml"
     elsewhere.parent.mkdir(exist_ok=True)
     elsewhere.write_text(absolute.replace('"cod*"', '"../cod*"'))
-    assert turns(penstock.mix(elsewhere)) == expected
+    assert turns(millstream.mix(elsewhere)) == expected
 
 
 def test_a_link_to_a_file_is_relative_to_where_it_is(write, tmp_path):
     link = tmp_path / "link.toml"
     link.symlink_to(write(TWO))
     with pytest.raises(MissingDataError, match=r"link.toml: source 'web': .*web: no such file"):
-        penstock.mix(link)
+        millstream.mix(link)
 
 
 def test_options_of_all_views_can_be_given_besides(write):
@@ -175,7 +175,7 @@ def test_options_of_all_views_can_be_given_besides(write):
 def test_settings_belong_into_the_file(write, option):
     (name,) = option
     with pytest.raises(UsageError, match=rf"set {name} in .*mixture.toml"):
-        penstock.mix(write(TWO), **option)
+        millstream.mix(write(TWO), **option)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_settings_belong_into_the_file(write, option):
 )
 def test_unknown_and_wrong_keys_are_named(write, line, match):
     with pytest.raises(UsageError, match=rf"mixture\.toml: .*{match}"):
-        penstock.mix(write(TWO + line + "\n"))
+        millstream.mix(write(TWO + line + "\n"))
 
 
 @pytest.mark.parametrize(
@@ -226,20 +226,20 @@ def test_unknown_and_wrong_keys_are_named(write, line, match):
 )
 def test_settings_at_the_top_are_named_too(write, line, match):
     with pytest.raises(UsageError, match=rf"mixture\.toml: .*{match}"):
-        penstock.mix(write(line + "\n" + TWO))
+        millstream.mix(write(line + "\n" + TWO))
 
 
 @pytest.mark.parametrize("key", ["data", "weight", "seq_len"])
 def test_what_a_source_needs_is_named(write, key):
     lines = [line for line in TWO.splitlines() if not line.startswith(key)]
     with pytest.raises(UsageError, match=rf"mixture\.toml: source 'web': {key} is missing"):
-        penstock.mix(write("\n".join(lines)))
+        millstream.mix(write("\n".join(lines)))
 
 
 @pytest.mark.parametrize("content", ["", "seq_len = 8", "sources = 5", "sources = {}", "[sources]"])
 def test_a_file_without_sources_is_refused(write, content):
     with pytest.raises(UsageError, match=r"mixture\.toml: .*sources"):
-        penstock.mix(write(content))
+        millstream.mix(write(content))
 
 
 values = st.recursive(
@@ -275,10 +275,10 @@ def test_whatever_values_have_the_wrong_type_the_error_is_ours(directory, view, 
     path.write_text(json.dumps({"sources": {"web": source}} | on_top))
     message = ""
     try:
-        penstock.mix(path).describe(10)
+        millstream.mix(path).describe(10)
     except FormatError:
         return  # of the data, which it names
-    except PenstockError as error:
+    except MillstreamError as error:
         message = str(error)
     assert not message or "any.json" in message
 
@@ -297,37 +297,37 @@ def test_whatever_values_have_the_wrong_type_the_error_is_ours(directory, view, 
 )
 def test_what_is_no_toml_is_refused(write, content, match):
     with pytest.raises(FormatError, match=rf"mixture\.toml: {match}"):
-        penstock.mix(write(content))
+        millstream.mix(write(content))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[" * 100_000, "\x00", b"\xff", "{'a': 1}"])
 def test_what_is_no_json_is_refused(write, content):
     with pytest.raises(FormatError, match=r"mixture\.json: not valid JSON"):
-        penstock.mix(write(content, "mixture.json"))
+        millstream.mix(write(content, "mixture.json"))
 
 
 def test_weights_that_json_allows_and_numbers_do_not_are_refused(write):
     text = '{"seq_len": 8, "sources": {"web": {"data": "web", "weight": %s}}}'
     for weight in ("NaN", "Infinity", "1e999", "-1", "true", '"1"', "null", "[]"):
         with pytest.raises(UsageError, match=r"mixture\.json: the weight of 'web' is"):
-            penstock.mix(write(text % weight, "mixture.json"))
+            millstream.mix(write(text % weight, "mixture.json"))
 
 
 def test_files_that_cannot_be_read_are_named(write, directory, tmp_path):
     with pytest.raises(MissingDataError, match=r"no-such\.toml"):
-        penstock.mix(directory / "no-such.toml")
+        millstream.mix(directory / "no-such.toml")
     (tmp_path / "directory.toml").mkdir()
     with pytest.raises(FormatError, match=r"directory\.toml: is not a regular file"):
-        penstock.mix(tmp_path / "directory.toml")
+        millstream.mix(tmp_path / "directory.toml")
     os.mkfifo(tmp_path / "pipe.toml")
     with pytest.raises(FormatError, match=r"pipe\.toml: is not a regular file"):
-        penstock.mix(tmp_path / "pipe.toml")
+        millstream.mix(tmp_path / "pipe.toml")
     (tmp_path / "endless.json").symlink_to("/dev/zero")
     with pytest.raises(FormatError, match=r"endless\.json: is not a regular file"):
-        penstock.mix(tmp_path / "endless.json")
+        millstream.mix(tmp_path / "endless.json")
     for name in ("mixture.yaml", "mixture", ".", "a\0b.toml"):
         with pytest.raises(UsageError, match=r"expected the path of a \.toml or \.json file"):
-            penstock.mix(name)
+            millstream.mix(name)
 
 
 def test_links_that_lead_in_circles_are_refused(write, tmp_path):
@@ -335,17 +335,17 @@ def test_links_that_lead_in_circles_are_refused(write, tmp_path):
         (tmp_path / f"{one}.toml").symlink_to(tmp_path / f"{other}.toml")
         (tmp_path / one).symlink_to(tmp_path / other)
     with pytest.raises(ReadError, match=r"a\.toml: Too many levels"):
-        penstock.mix(tmp_path / "a.toml")
+        millstream.mix(tmp_path / "a.toml")
     with pytest.raises(MissingDataError, match=r"mixture\.toml: source 'web': .*/a: no such file"):
-        penstock.mix(write(TWO.replace('"web"', f'"{tmp_path}/a"')))
+        millstream.mix(write(TWO.replace('"web"', f'"{tmp_path}/a"')))
     assert not is_mixture_file(tmp_path / "a.toml")
 
 
 def test_data_that_is_missing_or_no_data_names_mixture_and_source(write):
     with pytest.raises(MissingDataError, match=r"mixture\.toml: source 'web': .*wbe: no such file"):
-        penstock.mix(write(TWO.replace('"web"', '"wbe"')))
+        millstream.mix(write(TWO.replace('"web"', '"wbe"')))
     with pytest.raises(FormatError, match=r"mixture\.toml: "):
-        penstock.mix(write(TWO.replace('"web"', '"mixture.toml"')))
+        millstream.mix(write(TWO.replace('"web"', '"mixture.toml"')))
 
 
 def test_files_of_datasets_are_not_taken_for_mixtures(write, directory):
@@ -359,7 +359,7 @@ def test_files_of_datasets_are_not_taken_for_mixtures(write, directory):
         "broken.json": "{",
     }.items():
         assert not is_mixture_file(write(content, name)), name
-    assert not is_mixture_file(directory / "web" / "penstock.json")
+    assert not is_mixture_file(directory / "web" / "millstream.json")
     assert not is_mixture_file(directory / "web")
     assert not is_mixture_file(directory / "no-such.toml")
     assert not is_mixture_file("a\0b.json")
@@ -378,7 +378,7 @@ weight = 0
 
 def test_a_source_with_weight_0_begins_at_the_first_change_that_names_it(write):
     change = "[[changes]]\nat = 10\nweights = { web = 1, code = 3 }\n"
-    mixture = penstock.mix(write(LATER + change))
+    mixture = millstream.mix(write(LATER + change))
     assert mixture.names == ("web", "code")
     assert mixture.locate(range(10))[0].tolist() == [0] * 10
     assert mixture.describe(50).sources[1].samples == 30
@@ -386,4 +386,4 @@ def test_a_source_with_weight_0_begins_at_the_first_change_that_names_it(write):
 
 def test_a_source_with_weight_0_that_never_begins_is_refused(write):
     with pytest.raises(UsageError, match="source 'code' has weight 0, and no change raises it"):
-        penstock.mix(write(LATER))
+        millstream.mix(write(LATER))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import StateError, UsageError
+import millstream
+from millstream.errors import StateError, UsageError
 from tests.helpers.mixtures import windows_of
 
 SIZES = {"web": 60, "code": 25, "math": 8}
@@ -21,7 +21,9 @@ def views(tmp_path_factory):
 
 
 def new_loader(view, batch_size=5, **options):
-    return penstock.Loader(view, batch_size, output="numpy", rank=0, ranks=1, prefetch=0, **options)
+    return millstream.Loader(
+        view, batch_size, output="numpy", rank=0, ranks=1, prefetch=0, **options
+    )
 
 
 def state_at(mixture, position):
@@ -49,8 +51,8 @@ def turns(mixture, stop):
 
 
 def test_a_state_is_plain_json(views):
-    mixture = penstock.mix({"web": (views["web"], 3), "code": (views["code"], 1)}, seed=4)
-    limited = penstock.MixtureSource(views["math"], 1, max_epochs=1)
+    mixture = millstream.mix({"web": (views["web"], 3), "code": (views["code"], 1)}, seed=4)
+    limited = millstream.MixtureSource(views["math"], 1, max_epochs=1)
     mixture = mixture.change(10, {"web": 1}, over=5, sources={"math": limited})
     state = new_loader(mixture).state_dict()
     assert json.loads(json.dumps(state)) == state
@@ -66,7 +68,7 @@ def test_a_state_is_plain_json(views):
 
 @pytest.mark.parametrize("over", [0, 7])
 def test_states_before_a_change_load_into_the_changed_mixture_and_later_ones_do_not(views, over):
-    mixture = penstock.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
     changed = mixture.change(20, {"web": 1, "code": 3}, over=over)
     for position in (0, 1, 19, 20):
         assert continues(changed, state_at(mixture, position))
@@ -78,21 +80,21 @@ def test_states_before_a_change_load_into_the_changed_mixture_and_later_ones_do_
 
 
 def test_a_refusal_says_what_differs(views):
-    mixture = penstock.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
     changed = mixture.change(20, {"web": 1, "code": 3})
     with pytest.raises(StateError, match=r"saved run before position 21: its weights were"):
         new_loader(changed, 1).load_state_dict(state_at(mixture, 21))
-    other = penstock.mix({"web": (views["math"], 3), "code": (views["code"], 1)})
+    other = millstream.mix({"web": (views["math"], 3), "code": (views["code"], 1)})
     with pytest.raises(StateError, match=r"source 'web' of the mixture was .* read before pos"):
         new_loader(other, 1).load_state_dict(state_at(mixture, 21))
-    with pytest.raises(StateError, match=r"penstock.mix\(…, seed=0\)"):
-        new_loader(penstock.mix({"web": (views["web"], 1)}, seed=3)).load_state_dict(
+    with pytest.raises(StateError, match=r"millstream.mix\(…, seed=0\)"):
+        new_loader(millstream.mix({"web": (views["web"], 1)}, seed=3)).load_state_dict(
             state_at(mixture, 0)
         )
 
 
 def test_what_comes_later_may_differ(views):
-    first = penstock.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
+    first = millstream.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
     one = first.change(30, {"web": 1}).change(50, {"code": 1}, over=9)
     other = first.change(30, {"web": 1}).change(
         45, {"web": 1}, sources={"math": (views["math"], 2)}
@@ -103,26 +105,28 @@ def test_what_comes_later_may_differ(views):
 
 
 different = {
-    "weights": lambda v: penstock.mix({"web": (v["web"], 2), "code": (v["code"], 1)}),
-    "order of the sources": lambda v: penstock.mix({"code": (v["code"], 1), "web": (v["web"], 3)}),
-    "fewer sources": lambda v: penstock.mix({"web": (v["web"], 3)}),
-    "more sources": lambda v: penstock.mix({name: (v[name], 1) for name in v}),
-    "names": lambda v: penstock.mix({"Web": (v["web"], 3), "code": (v["code"], 1)}),
-    "views": lambda v: penstock.mix({"web": (v["web"], 3), "code": (v["math"], 1)}),
-    "samples": lambda v: penstock.mix({"web": (v["web"].slice(1), 3), "code": (v["code"], 1)}),
-    "shuffles": lambda v: penstock.mix(
-        {"web": (v["web"], 3), "code": penstock.MixtureSource(v["code"], 1, shuffle=False)}
+    "weights": lambda v: millstream.mix({"web": (v["web"], 2), "code": (v["code"], 1)}),
+    "order of the sources": lambda v: millstream.mix(
+        {"code": (v["code"], 1), "web": (v["web"], 3)}
     ),
-    "seeds of sources": lambda v: penstock.mix(
-        {"web": (v["web"], 3), "code": penstock.MixtureSource(v["code"], 1, seed=1)}
+    "fewer sources": lambda v: millstream.mix({"web": (v["web"], 3)}),
+    "more sources": lambda v: millstream.mix({name: (v[name], 1) for name in v}),
+    "names": lambda v: millstream.mix({"Web": (v["web"], 3), "code": (v["code"], 1)}),
+    "views": lambda v: millstream.mix({"web": (v["web"], 3), "code": (v["math"], 1)}),
+    "samples": lambda v: millstream.mix({"web": (v["web"].slice(1), 3), "code": (v["code"], 1)}),
+    "shuffles": lambda v: millstream.mix(
+        {"web": (v["web"], 3), "code": millstream.MixtureSource(v["code"], 1, shuffle=False)}
     ),
-    "seeds": lambda v: penstock.mix({"web": (v["web"], 3), "code": (v["code"], 1)}, seed=1),
+    "seeds of sources": lambda v: millstream.mix(
+        {"web": (v["web"], 3), "code": millstream.MixtureSource(v["code"], 1, seed=1)}
+    ),
+    "seeds": lambda v: millstream.mix({"web": (v["web"], 3), "code": (v["code"], 1)}, seed=1),
 }
 
 
 @pytest.mark.parametrize("kind", different)
 def test_states_of_other_mixtures_are_refused(views, kind):
-    mixture = penstock.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
     other = different[kind](views)
     for position in (1, 40):
         assert not continues(other, state_at(mixture, position))
@@ -131,20 +135,20 @@ def test_states_of_other_mixtures_are_refused(views, kind):
 
 
 def test_equal_shares_are_the_same_mixture_however_they_are_written(views):
-    mixture = penstock.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
     state = state_at(mixture, 50)
     same = {"web": (views["web"], 0.75), "code": (views["code"], 0.25)}
-    assert continues(penstock.mix(same), state)
-    assert continues(penstock.mix(same, num_samples=17), state)
-    limited = same | {"code": penstock.MixtureSource(views["code"], 1 / 4, max_epochs=9)}
-    assert continues(penstock.mix(limited), state)
+    assert continues(millstream.mix(same), state)
+    assert continues(millstream.mix(same, num_samples=17), state)
+    limited = same | {"code": millstream.MixtureSource(views["code"], 1 / 4, max_epochs=9)}
+    assert continues(millstream.mix(limited), state)
 
 
 @pytest.mark.parametrize("when_exhausted", ["stop", "redistribute"])
 def test_sources_that_had_run_out_are_part_of_the_past(views, when_exhausted):
     def mixture(epochs):
-        limited = penstock.MixtureSource(views["math"], 1, max_epochs=epochs)
-        return penstock.mix(
+        limited = millstream.MixtureSource(views["math"], 1, max_epochs=epochs)
+        return millstream.mix(
             {"web": (views["web"], 3), "math": limited}, when_exhausted=when_exhausted
         )
 
@@ -174,10 +178,10 @@ def test_a_state_loads_exactly_where_the_same_was_served(views, weights, one, ot
     mixtures = []
     for epochs, given_changes in (one, other):
         sources = {
-            name: penstock.MixtureSource(views[name], weight, max_epochs=epochs)
+            name: millstream.MixtureSource(views[name], weight, max_epochs=epochs)
             for name, weight in weights.items()
         }
-        mixture, at = penstock.mix(sources, when_exhausted="redistribute"), 0
+        mixture, at = millstream.mix(sources, when_exhausted="redistribute"), 0
         for wait, over, weight in given_changes:
             at += wait
             mixture = mixture.change(at, weights | {mixture.names[0]: weight}, over=over)
@@ -214,8 +218,8 @@ def damaged(value):
 
 
 def test_damaged_states_are_refused_or_harmless_whatever_is_in_them(views):
-    mixture = penstock.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
-    limited = penstock.MixtureSource(views["math"], 1, max_epochs=1)
+    mixture = millstream.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
+    limited = millstream.MixtureSource(views["math"], 1, max_epochs=1)
     mixture = mixture.change(10, {"web": 1}, sources={"math": limited})
     state = state_at(mixture, 12)
     loader = new_loader(mixture, 1, tail="keep")
@@ -241,13 +245,13 @@ def test_damaged_states_are_refused_or_harmless_whatever_is_in_them(views):
 
 @pytest.mark.parametrize("position", [(1 << 60) + 1, 1 << 61, (1 << 62) - 1, 1 << 62, 1 << 70])
 def test_positions_beyond_all_mixtures_are_refused(views, position):
-    mixture = penstock.mix({"web": (views["web"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1)})
     with pytest.raises(StateError, match="position is"):
         new_loader(mixture).load_state_dict(state_at(mixture, position))
 
 
 def test_a_position_far_out_can_be_continued(views):
-    mixture = penstock.mix({"web": (views["web"], 1), "code": (views["code"], 2)})
+    mixture = millstream.mix({"web": (views["web"], 1), "code": (views["code"], 2)})
     loader = new_loader(mixture, 6, tail="keep")
     loader.load_state_dict(state_at(mixture, 1 << 60))
     batch = next(iter(loader))
@@ -256,7 +260,7 @@ def test_a_position_far_out_can_be_continued(views):
 
 
 def test_states_of_a_view_and_of_a_mixture_do_not_load_into_each_other(views):
-    mixture = penstock.mix({"web": (views["web"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1)})
     plain = new_loader(views["web"])
     with pytest.raises(StateError, match="may have been saved by a loader of a single view"):
         new_loader(mixture).load_state_dict(plain.state_dict())
@@ -265,8 +269,8 @@ def test_states_of_a_view_and_of_a_mixture_do_not_load_into_each_other(views):
 
 
 def test_a_state_of_a_later_kind_of_mixture_is_refused(views):
-    mixture = penstock.mix({"web": (views["web"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1)})
     state = state_at(mixture, 0)
     state["order"]["mixture"] = 2
-    with pytest.raises(StateError, match="a mixture of version 2; this Penstock reads version 1"):
+    with pytest.raises(StateError, match="a mixture of version 2; this Millstream reads version 1"):
         new_loader(mixture).load_state_dict(state)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
+import millstream
+from millstream.errors import UsageError
 from tests.helpers.datasets import write_documents
 from tests.helpers.mixtures import windows_of
 
@@ -51,7 +51,7 @@ weights = st.one_of(
     st.decimals(Decimal("0.001"), 1000, places=3),
 )
 several = st.dictionaries(st.sampled_from(list(SIZES)), weights, min_size=1)
-shuffles = st.sampled_from([True, False, penstock.BlockShuffle(4), penstock.Bands(3)])
+shuffles = st.sampled_from([True, False, millstream.BlockShuffle(4), millstream.Bands(3)])
 
 
 @given(several, st.integers(0, 2**64 - 1), st.data())
@@ -60,20 +60,20 @@ def test_a_source_gives_its_samples_in_its_own_order_whatever_the_others_are(
 ):
     shuffle = data.draw(shuffles)
     sources = {
-        name: penstock.MixtureSource(views[name], weight, shuffle=shuffle)
+        name: millstream.MixtureSource(views[name], weight, shuffle=shuffle)
         for name, weight in chosen.items()
     }
-    mixture = penstock.mix(sources, seed=seed)
+    mixture = millstream.mix(sources, seed=seed)
     found = served(mixture, range(300))
     for name, source in sources.items():
-        alone = penstock.mix({name: source}, seed=seed)
+        alone = millstream.mix({name: source}, seed=seed)
         assert found[name] == [sample for _, sample in turns(alone, range(len(found[name])))]
 
 
 @pytest.mark.slow
 @given(several, st.integers(0, 10))
 def test_at_every_prefix_each_source_has_its_share(views, chosen, seed):
-    mixture = penstock.mix({name: (views[name], w) for name, w in chosen.items()}, seed=seed)
+    mixture = millstream.mix({name: (views[name], w) for name, w in chosen.items()}, seed=seed)
     exact = {
         name: Fraction(str(weight)) if isinstance(weight, float) else Fraction(weight)
         for name, weight in chosen.items()
@@ -87,7 +87,7 @@ def test_at_every_prefix_each_source_has_its_share(views, chosen, seed):
 
 
 def test_in_an_epoch_of_its_own_a_source_gives_every_sample_once(views):
-    mixture = penstock.mix({name: (view, len(view)) for name, view in views.items()})
+    mixture = millstream.mix({name: (view, len(view)) for name, view in views.items()})
     found = served(mixture, range(5 * len(mixture)))
     for name, samples in found.items():
         size = SIZES[name]
@@ -99,7 +99,7 @@ def test_in_an_epoch_of_its_own_a_source_gives_every_sample_once(views):
 
 @given(several, st.data())
 def test_samples_are_found_where_they_come(views, chosen, data):
-    mixture = penstock.mix({name: (views[name], weight) for name, weight in chosen.items()})
+    mixture = millstream.mix({name: (views[name], weight) for name, weight in chosen.items()})
     name = data.draw(st.sampled_from(list(chosen)))
     samples = data.draw(st.lists(st.integers(0, SIZES[name] - 1), max_size=9))
     epoch = data.draw(st.integers(0, 1000))
@@ -112,9 +112,9 @@ def test_samples_are_found_where_they_come(views, chosen, data):
 
 def test_a_seed_changes_turns_and_shuffles_and_a_source_may_have_its_own(views):
     def mixture(seed, own):
-        return penstock.mix(
+        return millstream.mix(
             {
-                "web": penstock.MixtureSource(views["web"], 1, seed=own),
+                "web": millstream.MixtureSource(views["web"], 1, seed=own),
                 "code": (views["code"], 1),
             },
             seed=seed,
@@ -128,7 +128,7 @@ def test_a_seed_changes_turns_and_shuffles_and_a_source_may_have_its_own(views):
 
 
 def test_sources_of_the_same_view_are_shuffled_differently(views):
-    found = served(penstock.mix({"a": (views["web"], 1), "b": (views["web"], 1)}), range(60))
+    found = served(millstream.mix({"a": (views["web"], 1), "b": (views["web"], 1)}), range(60))
     assert found["a"] != found["b"]
 
 
@@ -164,14 +164,14 @@ def apply_changes(mixture, views, given_changes):
 @settings(max_examples=60)
 @given(several, changes)
 def test_a_change_moves_nothing_before_it_and_nothing_inside_a_source(views, chosen, given_changes):
-    first = penstock.mix({name: (views[name], weight) for name, weight in chosen.items()})
+    first = millstream.mix({name: (views[name], weight) for name, weight in chosen.items()})
     mixtures, end = apply_changes(first, views, given_changes)
     for before, after in pairwise(mixtures):
         at = after.weight_changes[-1].at
         assert turns(before, range(at)) == turns(after, range(at))
     last = mixtures[-1]
     for name, samples in served(last, range(end + 100)).items():
-        alone = served(penstock.mix({name: (views[name], 1)}), range(len(samples)))
+        alone = served(millstream.mix({name: (views[name], 1)}), range(len(samples)))
         assert samples == alone[name]
 
 
@@ -181,7 +181,7 @@ def test_a_change_moves_nothing_before_it_and_nothing_inside_a_source(views, cho
 def test_after_a_change_shares_are_the_new_ones_and_during_a_ramp_between(
     views, chosen, given_changes
 ):
-    first = penstock.mix({name: (views[name], weight) for name, weight in chosen.items()})
+    first = millstream.mix({name: (views[name], weight) for name, weight in chosen.items()})
     *_, mixture = apply_changes(first, views, given_changes)[0]
     stages = [(0, 0, first.changes[0].shares), *((c.at, c.over, c.shares) for c in mixture.changes)]
     bound = 2 * bound_of(mixture.names) + 3
@@ -196,21 +196,21 @@ def test_after_a_change_shares_are_the_new_ones_and_during_a_ramp_between(
 
 
 def test_a_source_with_weight_0_pauses_and_goes_on_where_it_was(views):
-    mixture = penstock.mix({"web": (views["web"], 1), "code": (views["code"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1), "code": (views["code"], 1)})
     paused = mixture.change(50, {"web": 1, "code": 0}).change(90, {"web": 1, "code": 1})
     left_out = mixture.change(50, {"web": 1}).change(90, {"web": 1, "code": 1})
     assert turns(paused, range(200)) == turns(left_out, range(200))
     assert {name for name, _ in turns(paused, range(50, 90))} == {"web"}
     code = served(paused, range(200))["code"]
-    assert code == served(penstock.mix({"code": (views["code"], 1)}), range(len(code)))["code"]
+    assert code == served(millstream.mix({"code": (views["code"], 1)}), range(len(code)))["code"]
 
 
 def test_adding_a_source_by_a_change_is_as_if_it_always_had_been_there(views):
     both = {"web": (views["web"], 3), "code": (views["code"], 1)}
-    later = penstock.mix({"web": both["web"]}).change(
+    later = millstream.mix({"web": both["web"]}).change(
         40, {"web": 3}, sources={"code": both["code"]}
     )
-    at_once = served(penstock.mix(both), range(300))["code"]
+    at_once = served(millstream.mix(both), range(300))["code"]
     code = served(later, range(300))["code"]
     assert 60 <= len(code) <= 70
     assert code == at_once[: len(code)]
@@ -242,13 +242,13 @@ def test_adding_a_source_by_a_change_is_as_if_it_always_had_been_there(views):
     ],
 )
 def test_changes_that_make_no_sense_are_refused(views, make, match):
-    mixture = penstock.mix({"web": (views["web"], 1), "code": (views["code"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1), "code": (views["code"], 1)})
     with pytest.raises(UsageError, match=match):
         make(mixture)
 
 
 def test_a_source_cannot_be_added_twice(views):
-    mixture = penstock.mix({"web": (views["web"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1)})
     with pytest.raises(UsageError, match="there is a source 'web' already"):
         mixture.change(5, sources={"web": (views["web"], 1)})
     with pytest.raises(UsageError, match="the weight of 'code' is given twice"):
@@ -256,7 +256,7 @@ def test_a_source_cannot_be_added_twice(views):
 
 
 def test_changes_may_follow_each_other_without_a_gap(views):
-    mixture = penstock.mix({"web": (views["web"], 1), "code": (views["code"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1), "code": (views["code"], 1)})
     mixture = mixture.change(10, {"web": 1}, over=20).change(30, {"code": 1}, over=5)
     mixture = mixture.change(35, {"web": 1}).change(36, {"code": 1})
     assert turns(mixture, [35])[0][0] == "web"
@@ -265,10 +265,10 @@ def test_changes_may_follow_each_other_without_a_gap(views):
 
 def limited(views, limits, **options):
     sources = {
-        name: penstock.MixtureSource(views[name], weight, max_epochs=epochs)
+        name: millstream.MixtureSource(views[name], weight, max_epochs=epochs)
         for name, (weight, epochs) in limits.items()
     }
-    return penstock.mix(sources, **options)
+    return millstream.mix(sources, **options)
 
 
 limits = st.dictionaries(
@@ -306,7 +306,7 @@ def test_a_mixture_stops_after_the_last_sample_of_the_first_source_that_runs_out
         assert counts[each] < most(each, epochs) or each == name
     with pytest.raises(IndexError, match="no position"):
         mixture.locate([end])
-    endless = penstock.mix({k: (views[k], weight) for k, (weight, _) in given_limits.items()})
+    endless = millstream.mix({k: (views[k], weight) for k, (weight, _) in given_limits.items()})
     assert turns(endless, range(end)) == turns(mixture, range(end))
 
 
@@ -357,7 +357,7 @@ def test_limits_hold_through_changes_and_ramps(views, given_limits, given_change
     for name, samples in found.items():
         limit = most(name, given_limits.get(name, (1, None))[1])
         assert len(samples) <= limit
-        alone = served(penstock.mix({name: (views[name], 1)}), range(len(samples)))
+        alone = served(millstream.mix({name: (views[name], 1)}), range(len(samples)))
         assert samples == alone[name]
         far = mixture.positions_of(name, [0], epoch=5)
         assert far[0] == -1 or limit == math.inf
@@ -408,7 +408,7 @@ def test_epochs_that_never_end_are_no_limit(views, epochs):
 )
 def test_what_is_no_number_of_epochs_is_refused(views, epochs):
     with pytest.raises(UsageError, match="max_epochs is"):
-        penstock.MixtureSource(views["web"], 1, max_epochs=epochs)
+        millstream.MixtureSource(views["web"], 1, max_epochs=epochs)
 
 
 @pytest.mark.parametrize("when_exhausted", ["stop", "redistribute"])
@@ -448,7 +448,7 @@ def test_weights_by_tokens_divide_tokens_not_rows(tmp_path):
     long = write_documents(tmp_path / "long", [range(20)] * 40)
     short = write_documents(tmp_path / "short", [range(4)] * 40)
     views = {"long": long.documents(20), "short": short.documents(20)}
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()}, by="tokens")
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()}, by="tokens")
     report = mixture.describe(600)
     assert [source.samples for source in report.sources] == [100, 500]
     assert [source.tokens for source in report.sources] == [2000, 2000]
@@ -478,17 +478,17 @@ def test_the_mean_length_of_rows_is_that_of_the_rows_that_are_read(tmp_path, mak
     num_tokens = int(view.read(range(len(view)))["attention_mask"].sum())
     assert view.mean_tokens == Fraction(num_tokens, len(view))
     full = write_documents(tmp_path / "full", [range(30)] * 9).documents(30)
-    mixture = penstock.mix({"some": (view, 1), "full": (full, 1)}, by="tokens")
+    mixture = millstream.mix({"some": (view, 1), "full": (full, 1)}, by="tokens")
     report = mixture.describe(1000 * len(view))
     assert report.sources[0].tokens == pytest.approx(report.sources[1].tokens, rel=0.01)
 
 
 def test_num_samples_is_the_length_of_an_epoch(views):
     sources = {"web": (views["web"], 1), "code": (views["code"], 1)}
-    assert len(penstock.mix(sources)) == 137
-    mixture = penstock.mix(sources, num_samples=50)
+    assert len(millstream.mix(sources)) == 137
+    mixture = millstream.mix(sources, num_samples=50)
     assert len(mixture) == 50
-    assert turns(mixture, range(200)) == turns(penstock.mix(sources), range(200))
+    assert turns(mixture, range(200)) == turns(millstream.mix(sources), range(200))
     assert len(mixture.change(9, {"web": 1})) == 50
     with pytest.raises(UsageError, match=r"num_samples is 50, but the mixture ends at "):
         limited(views, {"web": (1, 1)}, num_samples=50)
@@ -509,7 +509,7 @@ def test_num_samples_is_the_length_of_an_epoch(views):
 )
 def test_wrong_settings_are_refused(views, options, match):
     with pytest.raises(UsageError, match=match):
-        penstock.mix({"web": (views["web"], 1)}, **options)
+        millstream.mix({"web": (views["web"], 1)}, **options)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_wrong_settings_are_refused(views, options, match):
         (lambda view: {"a": (view, 1, True)}, "write \\(view, weight\\)"),
         (lambda view: {"a": (view.dataset, 1)}, "a source of a mixture is a view"),
         (
-            lambda view: {"a": (penstock.mix({"b": (view, 1)}), 1)},
+            lambda view: {"a": (millstream.mix({"b": (view, 1)}), 1)},
             "a source of a mixture is a view",
         ),
         (lambda view: {"a": (view.slice(0, 0), 1)}, "source 'a' has no samples"),
@@ -536,22 +536,24 @@ def test_wrong_settings_are_refused(views, options, match):
         (lambda view: {"a": (view, "1")}, "the weight of 'a' is '1', not a finite number"),
         (lambda view: {"a": (view, 1), "b": (view, 1e-30)}, "the weight of 'b' is 1e-30 of the"),
         (
-            lambda view: {"a": penstock.MixtureSource(view, 1, shuffle="yes")},
+            lambda view: {"a": millstream.MixtureSource(view, 1, shuffle="yes")},
             "source 'a': shuffle is 'yes'",
         ),
         (
-            lambda view: {"a": penstock.MixtureSource(view, 1, shuffle=penstock.LengthBuckets(4))},
+            lambda view: {
+                "a": millstream.MixtureSource(view, 1, shuffle=millstream.LengthBuckets(4))
+            },
             "source 'a': LengthBuckets shuffles samples that are sorted by length",
         ),
     ],
 )
 def test_what_is_no_dict_of_weighted_views_is_refused(views, make, match):
     with pytest.raises(UsageError, match=match):
-        penstock.mix(make(views["web"]))
+        millstream.mix(make(views["web"]))
 
 
 def test_positions_and_samples_that_do_not_exist_are_refused(views):
-    mixture = penstock.mix({"web": (views["web"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1)})
     for positions in ([-1], [1 << 61], [(1 << 63) - 1]):
         with pytest.raises(IndexError, match="no position"):
             mixture.locate(positions)
@@ -577,7 +579,7 @@ def test_a_mixture_survives_pickling(views):
 
 
 def test_a_mixture_says_what_it_is(views):
-    many = penstock.mix({f"s{k}": (views["web"], 1) for k in range(12)})
+    many = millstream.mix({f"s{k}": (views["web"], 1) for k in range(12)})
     assert repr(many.change(5, {"s1": 1})) == (
         "<Mixture of rows of 4 tokens: s0 0.0833, s1 0.0833, s2 0.0833, s3 0.0833, s4 0.0833, "
         "s5 0.0833, s6 0.0833, s7 0.0833, 4 more, 1 change>"
@@ -603,7 +605,7 @@ def test_a_source_that_runs_out_where_it_is_no_longer_wanted_ends_nothing(views)
 
 
 def test_the_first_positions_of_a_mixture_are_a_mixture(views):
-    whole = penstock.mix({"web": (views["web"], 2), "math": (views["math"], 1)}, num_samples=40)
+    whole = millstream.mix({"web": (views["web"], 2), "math": (views["math"], 1)}, num_samples=40)
     first = whole.take(30)
     assert len(first) == first.order.end == 30
     assert turns(first, range(30)) == turns(whole, range(30))

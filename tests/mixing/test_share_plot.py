@@ -5,9 +5,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-import penstock
-from penstock.errors import UsageError
-from penstock.mixing.share_plot import plot_shares
+import millstream
+from millstream.errors import UsageError
+from millstream.mixing.share_plot import plot_shares
 from tests.helpers.mixtures import windows_of
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -34,7 +34,7 @@ def texts(picture):
 
 
 def test_areas_are_the_shares_of_the_samples(views):
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     changed = mixture.change(4000, {"web": 1, "<&>": 3}, over=2000)
     for each, positions in ((mixture, 1000), (changed, 10_000), (changed, 3)):
         expected = [source.share for source in each.describe(positions).sources]
@@ -42,21 +42,21 @@ def test_areas_are_the_shares_of_the_samples(views):
 
 
 def test_names_are_escaped_and_axes_are_labelled(views):
-    mixture = penstock.mix({name: (view, 1) for name, view in views.items()})
+    mixture = millstream.mix({name: (view, 1) for name, view in views.items()})
     assert {"web", "<&>", "100 %", "positions", "1,000"} <= set(texts(plot_shares(mixture, 1000)))
     assert {"steps", "125"} <= set(texts(plot_shares(mixture, 1000, step_size=8)))
 
 
 def test_the_picture_ends_where_the_mixture_does(views):
-    limited = penstock.MixtureSource(views["web"], 1, max_epochs=1)
-    mixture = penstock.mix({"web": limited, "<&>": (views["<&>"], 1)})
+    limited = millstream.MixtureSource(views["web"], 1, max_epochs=1)
+    mixture = millstream.mix({"web": limited, "<&>": (views["<&>"], 1)})
     picture = plot_shares(mixture, 10**6)
     assert f"{len(mixture):,}" in texts(picture)
     assert picture == plot_shares(mixture, len(mixture))
 
 
 def test_many_sources_share_a_few_colours(views):
-    mixture = penstock.mix({f"s{k}": (views["web"], 1) for k in range(30)})
+    mixture = millstream.mix({f"s{k}": (views["web"], 1) for k in range(30)})
     picture = plot_shares(mixture, 3000)
     assert len(areas(picture)) == 30
     assert len(set(re.findall(r"#[0-9a-f]{6}", picture))) == 8
@@ -64,6 +64,6 @@ def test_many_sources_share_a_few_colours(views):
 
 @pytest.mark.parametrize("arguments", [(0,), (-5,), (1 << 61,), ("x",), (10, 0), (10, -1)])
 def test_no_positions_or_steps_are_refused(views, arguments):
-    mixture = penstock.mix({"web": (views["web"], 1)})
+    mixture = millstream.mix({"web": (views["web"], 1)})
     with pytest.raises(UsageError, match=r"positions is|step_size is"):
         plot_shares(mixture, *arguments)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
+import millstream
+from millstream.errors import UsageError
 from tests.helpers.mixtures import windows_of
 
 SIZES = {"small": 10, "middle": 40, "large": 150}
@@ -24,20 +24,20 @@ def shares_of(weighted):
 
 
 def test_by_default_all_views_are_read_equally_often(views):
-    mixture = penstock.mix(penstock.proportional(views))
+    mixture = millstream.mix(millstream.proportional(views))
     assert [source.epochs for source in mixture.describe(200).sources] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2, 5, Fraction(3, 2)])
 def test_a_temperature_flattens_the_sizes(views, temperature):
-    shares = shares_of(penstock.proportional(views, temperature=temperature))
+    shares = shares_of(millstream.proportional(views, temperature=temperature))
     powers = {name: size ** (1 / float(temperature)) for name, size in SIZES.items()}
     for name, power in powers.items():
         assert float(shares[name]) == pytest.approx(power / sum(powers.values()))
 
 
 def test_a_very_high_temperature_gives_equal_weights(views):
-    assert set(shares_of(penstock.proportional(views, temperature=1e300)).values()) == {
+    assert set(shares_of(millstream.proportional(views, temperature=1e300)).values()) == {
         Fraction(1, 3)
     }
 
@@ -45,13 +45,13 @@ def test_a_very_high_temperature_gives_equal_weights(views):
 @pytest.mark.parametrize("temperature", [0, -1, float("nan"), float("inf"), "hot", True, None])
 def test_what_is_no_temperature_is_refused(views, temperature):
     with pytest.raises(UsageError, match="temperature is"):
-        penstock.proportional(views, temperature=temperature)
+        millstream.proportional(views, temperature=temperature)
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-300, 1e-310, Fraction(1, 10**400)])
 def test_a_temperature_whose_weights_no_number_holds_is_refused(views, temperature):
     with pytest.raises(UsageError, match=r"temperature is .* out of range .* 150 samples"):
-        penstock.proportional(views, temperature=temperature)
+        millstream.proportional(views, temperature=temperature)
 
 
 @given(
@@ -64,10 +64,10 @@ def test_no_view_is_read_more_often_than_its_cap(views, length, caps, temperatur
     options = {"temperature": temperature, "max_epochs": caps, "num_samples": length}
     if room < length:
         with pytest.raises(UsageError, match="allow more epochs, or make the run shorter"):
-            penstock.proportional(views, **options)
+            millstream.proportional(views, **options)
         return
-    plain = shares_of(penstock.proportional(views, temperature=temperature))
-    shares = shares_of(penstock.proportional(views, **options))
+    plain = shares_of(millstream.proportional(views, temperature=temperature))
+    shares = shares_of(millstream.proportional(views, **options))
     capped = {name for name in caps if shares[name] * length >= caps[name] * SIZES[name]}
     for name, share in shares.items():
         assert share * length <= caps.get(name, length) * SIZES[name]
@@ -77,8 +77,8 @@ def test_no_view_is_read_more_often_than_its_cap(views, length, caps, temperatur
 
 
 def test_a_mixture_with_caps_reads_each_view_as_often_as_allowed(views):
-    weighted = penstock.proportional(views, temperature=100, max_epochs=4, num_samples=400)
-    report = penstock.mix(weighted).describe(400)
+    weighted = millstream.proportional(views, temperature=100, max_epochs=4, num_samples=400)
+    report = millstream.mix(weighted).describe(400)
     assert [round(source.epochs, 1) for source in report.sources] == [4, 4, 1.3]
 
 
@@ -96,15 +96,15 @@ def test_a_mixture_with_caps_reads_each_view_as_often_as_allowed(views):
 )
 def test_caps_that_cannot_be_kept_are_refused(views, options, match):
     with pytest.raises(UsageError, match=match):
-        penstock.proportional(views, **options)
+        millstream.proportional(views, **options)
 
 
 @pytest.mark.parametrize("given_views", [None, {}, 5, [], {"a": 5}, {"a": (1, 2)}])
 def test_what_has_no_views_is_refused(given_views):
     with pytest.raises(UsageError, match=r"proportional takes views by name|not a view"):
-        penstock.proportional(given_views)
+        millstream.proportional(given_views)
 
 
 def test_an_empty_view_is_refused(views):
     with pytest.raises(UsageError, match="'none' has no samples"):
-        penstock.proportional({"none": views["small"].slice(0, 0)})
+        millstream.proportional({"none": views["small"].slice(0, 0)})

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.order.bands import Bands
-from penstock.order.block_shuffle import BlockShuffle
-from penstock.order.order import make_order
+from millstream.errors import UsageError
+from millstream.order.bands import Bands
+from millstream.order.block_shuffle import BlockShuffle
+from millstream.order.order import make_order
 
 MAX_POSITION = (1 << 63) - 1
 LAST_SEED = (1 << 64) - 1

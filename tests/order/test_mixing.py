@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.order.mixing import DENOMINATOR, MAX_POSITION, MixtureTable
-from penstock.order.mixture_state import MixtureState
-from penstock.order.order import make_order
-from penstock.order.shares import to_shares
+from millstream.order.mixing import DENOMINATOR, MAX_POSITION, MixtureTable
+from millstream.order.mixture_state import MixtureState
+from millstream.order.order import make_order
+from millstream.order.shares import to_shares
 
 pytestmark = pytest.mark.kernels
 

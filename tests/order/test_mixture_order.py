@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.order.digests import sum_digests
-from penstock.order.mixing import DENOMINATOR, MAX_POSITION
-from penstock.order.mixture_order import MixtureOrder, ShareChange
-from penstock.order.order import make_order
-from penstock.order.shares import to_shares
+from millstream.errors import UsageError
+from millstream.order.digests import sum_digests
+from millstream.order.mixing import DENOMINATOR, MAX_POSITION
+from millstream.order.mixture_order import MixtureOrder, ShareChange
+from millstream.order.order import make_order
+from millstream.order.shares import to_shares
 
 sizes = st.lists(
     st.sampled_from([1, 2, 3, 1000, (1 << 31) + 1, 1 << 40, (1 << 57) - 1]) | st.integers(1, 50),

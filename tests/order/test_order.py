@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.order.block_shuffle import BlockShuffle
-from penstock.order.digests import sum_digests
-from penstock.order.length_buckets import LengthBuckets
-from penstock.order.order import make_order
-from penstock.order.shuffling import digit_base, keyed_hash
+from millstream.errors import UsageError
+from millstream.order.block_shuffle import BlockShuffle
+from millstream.order.digests import sum_digests
+from millstream.order.length_buckets import LengthBuckets
+from millstream.order.order import make_order
+from millstream.order.shuffling import digit_base, keyed_hash
 
 MAX_POSITION = (1 << 63) - 1
 TABLE_EDGE = 1 << 16

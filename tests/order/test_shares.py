@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.order.mixing import DENOMINATOR
-from penstock.order.shares import exact, to_shares, without
+from millstream.errors import UsageError
+from millstream.order.mixing import DENOMINATOR
+from millstream.order.shares import exact, to_shares, without
 
 numbers = st.fractions(0, 10**9)
 

@@ -1,7 +1,7 @@
 """Shuffles are fair, by statistics with a known distribution under a fair shuffle.
 
 Every statistic takes permutations and returns how likely a fair shuffle is to be as far off, in
-either direction: too regular is not random either. The same limit holds for Penstock's shuffle
+either direction: too regular is not random either. The same limit holds for Millstream's shuffle
 and for NumPy's, and for each statistic there is a weak shuffle that it must catch.
 """
 
@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from penstock.order.block_shuffle import BlockShuffle
-from penstock.order.order import make_order
+from millstream.order.block_shuffle import BlockShuffle
+from millstream.order.order import make_order
 
 # About six standard deviations. Some two thousand probabilities are compared with it, on fixed
 # seeds: a fair shuffle would fail one of them with a chance of a few in a million.

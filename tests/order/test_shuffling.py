@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.order.shuffling import OrderKind, ShuffleState, digit_base, keyed_hash, shuffle_rounds
+from millstream.order.shuffling import (
+    OrderKind,
+    ShuffleState,
+    digit_base,
+    keyed_hash,
+    shuffle_rounds,
+)
 
 pytestmark = pytest.mark.kernels
 

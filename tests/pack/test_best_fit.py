@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pack.best_fit import BestFit, count_lengths
-from penstock.pack.document_rows import DocumentRows
+from millstream.pack.best_fit import BestFit, count_lengths
+from millstream.pack.document_rows import DocumentRows
 
 pytestmark = pytest.mark.kernels
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.pack.bos_best_fit import BosBestFit, PackOutcome
+from millstream.pack.bos_best_fit import BosBestFit, PackOutcome
 
 pytestmark = pytest.mark.kernels
 

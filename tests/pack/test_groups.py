@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError, VerificationError
-from penstock.pack.best_fit import BestFit
-from penstock.pack.document_rows import DocumentRows
-from penstock.pack.group_rows import GroupRows
-from penstock.pack.survey import survey
+import millstream
+from millstream.errors import UsageError, VerificationError
+from millstream.pack.best_fit import BestFit
+from millstream.pack.document_rows import DocumentRows
+from millstream.pack.group_rows import GroupRows
+from millstream.pack.survey import survey
 from tests.helpers.compact_batches import read_compactly
 from tests.helpers.numbered_documents import EXTRAS, IGNORED, numbered, places
 from tests.helpers.packing_models import best_fit_decreasing, pieces_of
@@ -100,7 +100,7 @@ def check_report(view, lengths, size, groups, left_out):
     assert report.is_lossless == (report.num_inputs == report.num_records)
     assert report.num_rows == len(view)
     assert report.max_pieces == max(map(len, pieces_of(view)), default=0)
-    audited = penstock.audit_tokens(view)
+    audited = millstream.audit_tokens(view)
     assert (audited.num_records, audited.num_inputs) == (report.num_records, report.num_inputs)
 
 
@@ -141,7 +141,7 @@ def test_a_row_of_documents_is_one_whole_group(
     left_out = {group for group in left_out if group < len(lengths) // size}
     assume(size > 1 or overflow == "drop")  # a lone document keeps its last label: test_overflow
     with numbered(lengths, group_size=size, **where) as data, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.read.documents._CHUNK", chunk_size)
+        patch.setattr("millstream.read.documents._CHUNK", chunk_size)
         assert data.group_size == size
         view = data.documents(width, overflow=overflow, by_length=by_length, extras=EXTRAS)
         view = view_of(view, left_out, size)
@@ -168,7 +168,7 @@ def test_packed_rows_hold_whole_groups_and_leave_the_space_that_the_textbook_lea
     left_out = {group for group in left_out if group < len(lengths) // size}
     assume(size > 1 or overflow == "drop")  # a lone document keeps its last label: test_overflow
     with numbered(lengths, group_size=size, **where) as data, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.read.documents._CHUNK", chunk_size)
+        patch.setattr("millstream.read.documents._CHUNK", chunk_size)
         view = view_of(data.packed(width, overflow=overflow, extras=EXTRAS), left_out, size)
         groups = groups_in_rows(lengths, size, width, overflow, left_out)
         rows = pieces_of(view)
@@ -212,21 +212,21 @@ def test_rows_of_groups_are_the_same_in_every_version():
 
 def test_masks_and_narrow_batches_are_right_for_each_document_of_a_group(tmp_path):
     fields = [("token", "<u2"), ("loss_mask", "u1")]
-    with penstock.Writer(tmp_path / "pairs", fields=fields, group_size=2) as writer:
+    with millstream.Writer(tmp_path / "pairs", fields=fields, group_size=2) as writer:
         for first in (10, 20, 30, 40):
             writer.append({"token": range(first, first + 3), "loss_mask": [0, 1, 1]})
-    view = penstock.open(tmp_path / "pairs").documents(16, pad_to=4)
+    view = millstream.open(tmp_path / "pairs").documents(16, pad_to=4)
     batch = view[:]
     assert batch["input_ids"].tolist()[0] == [10, 11, 12, 20, 21, 22, 0, 0]
     assert batch["labels"].tolist()[1] == [31, 32, IGNORED, 41, 42, IGNORED, IGNORED, IGNORED]
-    loader = penstock.Loader(view, batch_size=2, shuffle=False, output="numpy")
+    loader = millstream.Loader(view, batch_size=2, shuffle=False, output="numpy")
     assert np.array_equal(next(iter(loader))["labels"], batch["labels"])
 
 
 def test_a_mixture_of_groups_and_lone_documents_masks_the_ends_of_both():
     with numbered([3] * 4) as alone, numbered([3, 2] * 2, group_size=2) as pairs:
         sources = {"alone": (alone.documents(6), 0.5), "pairs": (pairs.documents(6), 0.5)}
-        batch = next(iter(penstock.Loader(penstock.mix(sources), batch_size=4, output="numpy")))
+        batch = next(iter(millstream.Loader(millstream.mix(sources), batch_size=4, output="numpy")))
         labels = {
             tuple(inputs[inputs > 0].tolist()): labels.tolist()
             for inputs, labels in zip(batch["input_ids"], batch["labels"], strict=True)
@@ -292,11 +292,11 @@ def test_splits_hold_out_whole_groups(make):
 
 
 def test_equal_first_documents_are_in_the_same_fold(tmp_path):
-    with penstock.Writer(tmp_path / "pairs", vocab_size=100, group_size=2) as writer:
+    with millstream.Writer(tmp_path / "pairs", vocab_size=100, group_size=2) as writer:
         for number in range(40):
             writer.append([number % 8])
             writer.append([number])
-    view = penstock.open(tmp_path / "pairs").documents(4)
+    view = millstream.open(tmp_path / "pairs").documents(4)
     for fold in range(2):
         _, held = view.split(folds=2, fold=fold)
         firsts = [int(row["input_ids"][0]) for row in held]
@@ -317,10 +317,10 @@ def test_an_audit_finds_groups_that_are_torn_or_cut_in_the_wrong_place():
         pieces = view.rows.pieces.copy()
         view.rows.__dict__["pieces"] = np.ascontiguousarray(pieces[[0, 2, 1, 3]])
         with pytest.raises(VerificationError, match="documents of a group are in different rows"):
-            penstock.audit_tokens(view)
+            millstream.audit_tokens(view)
         view.rows.__dict__["pieces"] = np.ascontiguousarray(pieces[[1, 0, 2, 3]])
         with pytest.raises(VerificationError, match="documents of a group are not in their order"):
-            penstock.audit_tokens(view)
+            millstream.audit_tokens(view)
     with numbered([3, 1, 4, 4], group_size=2) as data:
         view = data.packed(4)
         assert pieces_of(view)[1] == [(4, 2, 2), (8, 2, 3)]
@@ -328,7 +328,7 @@ def test_an_audit_finds_groups_that_are_torn_or_cut_in_the_wrong_place():
         pieces[2:, 1] = [3, 1]
         view.rows.__dict__["pieces"] = pieces
         with pytest.raises(VerificationError, match="cut in the wrong place"):
-            penstock.audit_tokens(view)
+            millstream.audit_tokens(view)
 
 
 def test_kernels_refuse_what_is_not_whole_groups():

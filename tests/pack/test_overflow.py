@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
+import millstream
+from millstream.errors import UsageError
 from tests.helpers.numbered_documents import (
     EXTRAS,
     IGNORED,
@@ -53,7 +53,7 @@ def check_report(view, lengths, width, overflow, left_out=()):
     # The first token that is cut off is still the last label.
     cut = sum(length - width - 1 for length in longer)
     assert report.cropped == (cut if overflow == "truncate" else 0)
-    audited = penstock.audit_tokens(view)
+    audited = millstream.audit_tokens(view)
     assert (audited.num_records, audited.num_inputs) == (sum(selected), num_inputs)
     assert audited.is_lossless == report.is_lossless
 

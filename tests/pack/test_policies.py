@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.auditing.tokens import audit_tokens
-from penstock.errors import FormatError, UsageError
-from penstock.pack.survey import survey
+import millstream
+from millstream.auditing.tokens import audit_tokens
+from millstream.errors import FormatError, UsageError
+from millstream.pack.survey import survey
 from tests.helpers import paths
 from tests.helpers.numbered_documents import (
     EXTRAS,
@@ -268,7 +268,7 @@ def test_bos_best_fit_makes_the_rows_that_nanochat_made(case):
 def test_a_buffer_larger_than_the_dataset_makes_the_rows_of_one_as_large(tmp_path):
     lengths = np.random.default_rng(3).integers(1, 60, 200).tolist()
     write_numbered(tmp_path / "data", lengths)
-    data = penstock.open(tmp_path / "data")
+    data = millstream.open(tmp_path / "data")
     for policy in POLICIES[1:]:
         views = [data.packed(32, policy=policy, buffer_size=size) for size in (200, 1 << 16)]
         assert pieces_of(views[0]) == pieces_of(views[1])
@@ -296,8 +296,8 @@ def test_rows_do_not_depend_on_how_much_is_read_or_written_at_once(
             file = view.stored_in.read_bytes()
             shutil.rmtree(view.stored_in.parent)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("penstock.read.documents._CHUNK", chunk)
-            patch.setattr("penstock.pack.policy._MADE_AT_ONCE", made_at_once)
+            patch.setattr("millstream.read.documents._CHUNK", chunk)
+            patch.setattr("millstream.pack.policy._MADE_AT_ONCE", made_at_once)
             again = data.packed(width, policy=policy, buffer_size=buffer_size)
             assert pieces_of(again) == expected
             assert again.report == report
@@ -408,7 +408,7 @@ def test_rows_of_documents_are_those_of_the_first_release(overflow, by_length):
 
 
 PINNED_HEADER = {
-    "format": "penstock-rows",
+    "format": "millstream-rows",
     "version": 2,
     "recipe": "best_fit-8",
     "documents": "10ddec8b78fb95f1",
@@ -427,7 +427,7 @@ PINNED_HEADER = {
         "lost": 0,
         "label_only": 0,
     },
-    "xxh3": "c092c5856bccc137",
+    "xxh3": "0de96cfe60e1d1fb",
 }
 
 
@@ -483,10 +483,10 @@ def test_static_shapes_pad_the_boundaries_to_one_length_in_every_batch(
 
 @pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "i1", "i2", "i4", "i8"])
 def test_kept_types_give_labels_the_next_type_with_a_sign(tmp_path, dtype):
-    with penstock.Writer(tmp_path / "data", fields=f"<{dtype}") as writer:
+    with millstream.Writer(tmp_path / "data", fields=f"<{dtype}") as writer:
         writer.append([1, 2, 3])
         writer.append([4, np.iinfo(dtype).max])
-    batch = penstock.open(tmp_path / "data").packed(6).read([0], dtype=None)
+    batch = millstream.open(tmp_path / "data").packed(6).read([0], dtype=None)
     assert batch["input_ids"].dtype == np.dtype(dtype)
     assert batch["input_ids"].tolist() == [[1, 2, 3, 4, np.iinfo(dtype).max, 0]]
     assert batch["labels"].dtype == {"u1": "i2", "u2": "i4", "u4": "i8"}.get(dtype, dtype)
@@ -495,19 +495,19 @@ def test_kept_types_give_labels_the_next_type_with_a_sign(tmp_path, dtype):
 
 
 def test_labels_that_cannot_be_ignored_are_refused(tmp_path):
-    with penstock.Writer(tmp_path / "data", fields="<u8", vocab_size=10) as writer:
+    with millstream.Writer(tmp_path / "data", fields="<u8", vocab_size=10) as writer:
         writer.append([1, 2, 3])
-    view = penstock.open(tmp_path / "data").packed(6)
+    view = millstream.open(tmp_path / "data").packed(6)
     with pytest.raises(UsageError, match="no room for the ignored label"):
         view.read([0], dtype=None)
     assert view.read([0])["labels"].tolist() == [[2, 3] + [IGNORED] * 4]
 
 
 def test_a_padding_id_that_the_batch_cannot_hold_is_refused_or_kept(tmp_path):
-    with penstock.Writer(tmp_path / "data", fields="<u4", vocab_size=100) as writer:
+    with millstream.Writer(tmp_path / "data", fields="<u4", vocab_size=100) as writer:
         writer.append([1, 2, 3])
     with contextlib.suppress(UsageError):
-        view = penstock.open(tmp_path / "data").packed(4, pad_id=70_000)
+        view = millstream.open(tmp_path / "data").packed(4, pad_id=70_000)
         assert view.read([0], dtype=np.int16)["input_ids"].tolist() == [[1, 2, 3, 70_000]]
 
 
@@ -536,10 +536,10 @@ def test_documents_that_go_backwards_are_an_error_that_names_the_file(tmp_path):
         np.array(damaged, "<u8").tofile(path)
         for policy in POLICIES:
             with pytest.raises(FormatError, match=r"00000\.documents"):
-                len(penstock.open(tmp_path / "data").packed(8, policy=policy))
+                len(millstream.open(tmp_path / "data").packed(8, policy=policy))
         assert not list((tmp_path / "data").glob("plans/*"))
     offsets.tofile(path)
-    assert len(penstock.open(tmp_path / "data").packed(8)) == 3
+    assert len(millstream.open(tmp_path / "data").packed(8)) == 3
 
 
 @pytest.mark.parametrize("policy", ["bos_best_fit", "bos_best_fit_keep"])
@@ -547,8 +547,8 @@ def test_documents_that_go_backwards_are_an_error_that_names_the_file(tmp_path):
 def test_documents_come_into_the_buffer_128_at_a_time(tmp_path, policy, longest, first):
     lengths = np.ones(300, np.int64)
     lengths[longest] = 5
-    with penstock.Writer(tmp_path / "data", vocab_size=400) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=400) as writer:
         writer.extend(np.arange(lengths.sum()), lengths)
-    data = penstock.open(tmp_path / "data")
+    data = millstream.open(tmp_path / "data")
     view = data.packed(5, policy=policy, buffer_size=1, extras="document_ids")
     assert view[0]["document_ids"][0] == first

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import PenstockError, ReadError
-from penstock.pack.rows_file import find_rows
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import MillstreamError, ReadError
+from millstream.pack.rows_file import find_rows
+from millstream.verifying import find_problems
 from tests.helpers.numbered_documents import MEMORY, POLICIES, write_numbered
 
 LENGTHS = np.random.default_rng(8).integers(0, 40, 300).tolist()
@@ -33,11 +33,11 @@ def path(tmp_path):
 def cache(tmp_path, monkeypatch):
     """The user's cache, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "penstock" / "plans"
+    return tmp_path / "cache" / "millstream" / "plans"
 
 
 def views_of(path):
-    data = penstock.open(path)
+    data = millstream.open(path)
     return [
         *(data.packed(32, policy=policy) for policy in POLICIES),
         data.documents(32),
@@ -60,7 +60,7 @@ def test_a_name_depends_on_all_that_decides_the_rows_and_on_nothing_else(tmp_pat
     write_numbered(tmp_path / "shards", [4, 5, 6], shard_bytes=1)
     write_numbered(tmp_path / "lengths", [4, 6, 5])
     one, tokens, shards, lengths = (
-        penstock.open(tmp_path / name) for name in ("one", "tokens", "shards", "lengths")
+        millstream.open(tmp_path / name) for name in ("one", "tokens", "shards", "lengths")
     )
     views = [
         one.packed(8),
@@ -74,7 +74,7 @@ def test_a_name_depends_on_all_that_decides_the_rows_and_on_nothing_else(tmp_pat
         one.documents(8, overflow="split", by_length=True),
         shards.packed(8),
         lengths.packed(8),
-        penstock.open([tmp_path / "one", tmp_path / "tokens"]).packed(8),
+        millstream.open([tmp_path / "one", tmp_path / "tokens"]).packed(8),
     ]
     names = [view.stored_in.name for view in views]
     assert len(set(names)) == len(names)
@@ -90,7 +90,7 @@ def test_a_name_depends_on_all_that_decides_the_rows_and_on_nothing_else(tmp_pat
 def test_rows_are_made_once(path):
     for view in views_of(path):
         rows, file = rows_of(view), view.stored_in.stat()
-        again = replace(view, dataset=penstock.open(path))
+        again = replace(view, dataset=millstream.open(path))
         assert again.rows is not view.rows
         assert rows_of(again) == rows
         after = view.stored_in.stat()
@@ -101,7 +101,7 @@ def test_rows_lie_beside_the_dataset_and_nothing_else_is_left_there(path, cache)
     names = sorted(view.stored_in.name for view in views_of(path))
     assert files_in(path / "plans") == names
     assert files_in(cache) == []
-    data = penstock.open(path)
+    data = millstream.open(path)
     assert find_problems(data) == []
     assert data.num_documents == len(LENGTHS)
 
@@ -109,9 +109,9 @@ def test_rows_lie_beside_the_dataset_and_nothing_else_is_left_there(path, cache)
 def test_rows_of_several_directories_lie_beside_the_first(tmp_path):
     for name in ("a", "b"):
         write_numbered(tmp_path / name, [3, 4, 5])
-    both = penstock.open([tmp_path / "b", tmp_path / "a"]).packed(8)
+    both = millstream.open([tmp_path / "b", tmp_path / "a"]).packed(8)
     assert both.stored_in.parent == tmp_path / "b" / "plans"
-    assert rows_of(both) == rows_of(penstock.open([tmp_path / "a", tmp_path / "b"]).packed(8))
+    assert rows_of(both) == rows_of(millstream.open([tmp_path / "a", tmp_path / "b"]).packed(8))
 
 
 @pytest.mark.parametrize("lengths", [[], [0, 0, 0]])
@@ -143,7 +143,7 @@ def test_rows_that_lie_nowhere_are_an_error_that_says_where(path, cache):
     cache.parent.mkdir(parents=True)
     cache.write_text("")
     with pytest.raises(ReadError, match=r"cannot store .*set XDG_CACHE_HOME") as caught:
-        len(penstock.open(path).packed(32))
+        len(millstream.open(path).packed(32))
     assert str(path / "plans") in str(caught.value)
     assert str(cache) in str(caught.value)
 
@@ -155,7 +155,7 @@ def test_a_user_without_a_home_can_have_rows_beside_the_dataset(path, monkeypatc
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", no_such_user)
-    assert len(penstock.open(path).packed(32)) > 0
+    assert len(millstream.open(path).packed(32)) > 0
 
 
 def test_a_user_without_a_home_is_told_so_where_the_dataset_cannot_be_written(path, monkeypatch):
@@ -167,7 +167,7 @@ def test_a_user_without_a_home_is_told_so_where_the_dataset_cannot_be_written(pa
     monkeypatch.setattr("pwd.getpwuid", no_such_user)
     (path / "plans").write_text("")
     with pytest.raises(ReadError, match="cannot store the planned rows"):
-        len(penstock.open(path).packed(32))
+        len(millstream.open(path).packed(32))
 
 
 def run(program, *arguments, timeout=100):
@@ -185,11 +185,11 @@ def run(program, *arguments, timeout=100):
 # All that is imported is imported first: somebody else may not read the interpreter's own files.
 READ_ONLY = """
 import json, os, sys
-import penstock
-penstock.open(sys.argv[2]).packed(32)[:]
+import millstream
+millstream.open(sys.argv[2]).packed(32)[:]
 if os.getuid() == 0:
     os.setuid(65534)
-view = penstock.open(sys.argv[1]).packed(32)
+view = millstream.open(sys.argv[1]).packed(32)
 print(json.dumps([str(view.stored_in), view[:]["input_ids"].tolist()]))
 """
 
@@ -207,21 +207,21 @@ def test_a_directory_of_somebody_else_is_read_and_the_rows_lie_in_the_cache(monk
         status, (stored_in, rows) = run(READ_ONLY, path, warm)
         path.chmod(0o755)
         assert status == 0
-        assert Path(stored_in).parent == cache / "penstock" / "plans"
+        assert Path(stored_in).parent == cache / "millstream" / "plans"
         assert not (path / "plans").exists()
-        assert rows == penstock.open(path).packed(32)[:]["input_ids"].tolist()
+        assert rows == millstream.open(path).packed(32)[:]["input_ids"].tolist()
 
 
 LIMITED = """
 import json, os, resource, sys
-import penstock, penstock.pack.policy
+import millstream, millstream.pack.policy
 from pathlib import Path
-data, answers = penstock.open(sys.argv[1]), []
+data, answers = millstream.open(sys.argv[1]), []
 for limit in map(int, sys.argv[3:]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1))
     try:
         answers.append(len(data.packed(32, policy=sys.argv[2])))
-    except penstock.PenstockError as error:
+    except millstream.MillstreamError as error:
         answers.append(str(error))
     answers.append(sorted(os.listdir(Path(sys.argv[1]) / "plans")))
 resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
@@ -232,7 +232,7 @@ print(json.dumps(answers))
 @pytest.mark.process
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_disk_without_room_is_an_error_and_leaves_nothing(path, cache, policy):
-    expected = len(penstock.open(path).packed(32, policy=policy))
+    expected = len(millstream.open(path).packed(32, policy=policy))
     (stored_in,) = (path / "plans").iterdir()
     size = stored_in.stat().st_size
     stored_in.unlink()
@@ -264,9 +264,9 @@ def test_an_interrupt_while_rows_are_made_leaves_nothing(path, cache, index, err
 
 KILLED = """
 import os, signal, sys
-import penstock, penstock.pack.policy
-from penstock.pack.rows_file import find_rows
-data = penstock.open(sys.argv[1])
+import millstream, millstream.pack.policy
+from millstream.pack.rows_file import find_rows
+data = millstream.open(sys.argv[1])
 view = data.documents(32) if sys.argv[2] == "truncate" else data.packed(32, policy=sys.argv[2])
 left = int(sys.argv[3])
 
@@ -284,7 +284,7 @@ find_rows(data, view.recipe, progress)
 @pytest.mark.parametrize("policy", [*POLICIES, "truncate"])
 @pytest.mark.parametrize("after", [1, 4])
 def test_a_killed_process_leaves_no_rows_and_the_next_one_makes_them(path, cache, policy, after):
-    assert len(penstock.open(path).shards) >= 3
+    assert len(millstream.open(path).shards) >= 3
     assert run(KILLED, path, policy, after) == (-signal.SIGKILL, None)
     assert not list((path / "plans").glob("*.rows"))
     view = next(view for view in views_of(path) if view.recipe.policy == policy)
@@ -300,15 +300,15 @@ def test_what_a_killed_process_left_is_removed_by_the_next(path, policy):
     for _ in range(2):
         run(KILLED, path, policy, 2)
     assert len(files_in(path / "plans")) > 0
-    stored_in = penstock.open(path).packed(32, policy=policy).stored_in
+    stored_in = millstream.open(path).packed(32, policy=policy).stored_in
     assert files_in(path / "plans") == [stored_in.name]
 
 
 AT_ONCE = """
 import hashlib, json, sys
-import penstock, penstock.pack.policy
-from penstock.pack.rows_file import find_rows
-data = penstock.open(sys.argv[1])
+import millstream, millstream.pack.policy
+from millstream.pack.rows_file import find_rows
+data = millstream.open(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.read()  # until all are there
 for policy in sys.argv[2:]:
@@ -345,7 +345,7 @@ def read_everything(view, queue):
 @pytest.mark.process
 def test_a_view_travels_to_a_spawned_process_and_maps_the_same_rows(path):
     context = multiprocessing.get_context("spawn")
-    view = penstock.open(path).packed(32)
+    view = millstream.open(path).packed(32)
     expected = view.stored_in, view[:]["input_ids"].tolist(), view.stored_in.stat().st_mtime_ns
     queue = context.SimpleQueue()
     process = context.Process(target=read_everything, args=(view, queue))
@@ -366,23 +366,23 @@ def test_a_pickled_view_is_small_and_opens_its_rows_by_path(path):
 
 
 def test_a_pickled_view_whose_rows_are_gone_finds_others_or_says_so(path):
-    view = penstock.open(path).packed(32)
+    view = millstream.open(path).packed(32)
     expected = view[:]["input_ids"].tolist()
     pickled = pickle.dumps(view)
     view.stored_in.unlink()
     assert view[:]["input_ids"].tolist() == expected  # what is mapped stays
     try:
         found = pickle.loads(pickled)[:]["input_ids"].tolist()
-    except PenstockError as error:
+    except MillstreamError as error:
         found = str(error)
     assert found == expected or view.stored_in.name in found
 
 
 @pytest.mark.process
 def test_a_loader_over_rows_travels_to_a_forked_and_a_spawned_process(path):
-    view = penstock.open(path).documents(32, by_length=True, pad_to=4)
-    options = {"shuffle": penstock.LengthBuckets(4), "output": "numpy", "prefetch": 2}
-    loader = penstock.Loader(view, 4, **options)
+    view = millstream.open(path).documents(32, by_length=True, pad_to=4)
+    options = {"shuffle": millstream.LengthBuckets(4), "output": "numpy", "prefetch": 2}
+    loader = millstream.Loader(view, 4, **options)
     expected = [batch["input_ids"].tolist() for batch in loader]
     loader.set_epoch(0)
     first = next(iter(loader))["input_ids"].tolist()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.pack.selection import leave_out
+from millstream.errors import UsageError
+from millstream.pack.selection import leave_out
 
 numbers = st.sets(st.integers(0, 40))
 

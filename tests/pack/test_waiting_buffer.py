@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pack.waiting_buffer import WaitingDocuments
+from millstream.pack.waiting_buffer import WaitingDocuments
 
 pytestmark = pytest.mark.kernels
 

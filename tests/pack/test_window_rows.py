@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.pack.window_rows import WindowRows
+from millstream.pack.window_rows import WindowRows
 
 pytestmark = pytest.mark.kernels
 

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers import paths
 
 TEXT = (paths.ROOT / "CONTRIBUTING.md").read_text()
-SOURCE = paths.ROOT / "src" / "penstock"
+SOURCE = paths.ROOT / "src" / "millstream"
 STEPS = re.findall(r"^\| `([\w/.]+)` \| `(\w+)` \|", TEXT, re.M)
 
 
@@ -25,7 +25,13 @@ def test_a_step_of_a_walk_is_where_the_map_says(file, name):
 
 def test_every_path_exists():
     named = set(re.findall(r"`((?:[\w.]+/)+[\w.]*|\w+\.(?:py|md|json))`", TEXT))
-    named -= {"dist/", "formats/NAME.py", "integrations/NAME.py", "views/NAME.py", "penstock.json"}
+    named -= {
+        "dist/",
+        "formats/NAME.py",
+        "integrations/NAME.py",
+        "views/NAME.py",
+        "millstream.json",
+    }
     roots = (paths.ROOT, paths.ROOT / "src", SOURCE)
     assert sorted(each for each in named if not any((root / each).exists() for root in roots)) == []
 

@@ -28,26 +28,26 @@ def build(command, directory):
 
 def sources(*suffixes):
     """The files of the package that end so, as they are named in the wheel."""
-    found = [path.relative_to(SOURCES) for path in (SOURCES / "penstock").rglob("*")]
+    found = [path.relative_to(SOURCES) for path in (SOURCES / "millstream").rglob("*")]
     return {str(path) for path in found if path.suffix in suffixes}
 
 
 def test_the_wheel_holds_what_runs_and_nothing_else(tmp_path):
     wheel = build(["bdist_wheel", f"--bdist-dir={tmp_path}/tree"], tmp_path)
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if not name.startswith("penstock-")}
+        names = {name for name in archive.namelist() if not name.startswith("millstream-")}
     suffix = ".abi3.so"
-    modules = {*sources(".pyx"), "penstock/_memoryviews.pyx"}
+    modules = {*sources(".pyx"), "millstream/_memoryviews.pyx"}
     compiled = {name.removesuffix(".pyx") + suffix for name in modules}
     assert names == sources(".py", ".pyi", ".typed", ".classes") | compiled
-    assert {"penstock/py.typed", "penstock/order/shuffling.pyi"} <= names
+    assert {"millstream/py.typed", "millstream/order/shuffling.pyi"} <= names
     assert any(name.endswith("unicode-16.classes") for name in names)
 
 
 def test_the_source_distribution_holds_what_is_compiled_and_no_more(tmp_path):
     with tarfile.open(build(["sdist", "--formats=tar"], tmp_path)) as archive:
         files = [member.name.partition("/")[2] for member in archive if member.isfile()]
-    names = {name for name in files if not name.startswith("penstock.egg-info/")}
+    names = {name for name in files if not name.startswith("millstream.egg-info/")}
     package = sources(".py", ".pyi", ".pyx", ".pxd", ".h", ".typed", ".classes")
     assert {name.removeprefix("src/") for name in names if name.startswith("src/")} == package
     assert {name for name in names if not name.startswith("src/")} == {

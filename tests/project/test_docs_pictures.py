@@ -2,7 +2,7 @@
 
 import re
 
-from penstock.mixing import mix
+from millstream.mixing import mix
 from tests.helpers import paths
 from tests.helpers.datasets import write_dataset
 

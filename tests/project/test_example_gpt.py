@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-import penstock
+import millstream
 from tests.helpers import paths
 from tests.helpers.datasets import write_dataset
 from tests.helpers.example_runs import EXAMPLES, ON_CPU, Run, newest_step, run_ranks, torchrun
@@ -60,7 +60,7 @@ def test_every_document_of_a_row_gets_the_logits_that_it_gets_alone(
     if attention == "flash":
         pytest.importorskip("flash_attn")
     extras = ["position_ids", "cu_seqlens", "document_ids"]
-    view = penstock.open(documents).packed(128, extras=extras, static_shapes=static_shapes)
+    view = millstream.open(documents).packed(128, extras=extras, static_shapes=static_shapes)
     torch.manual_seed(0)
     model = gpt.GPT(gpt.TINY, 128, attention).to(device)
     alone = gpt.GPT(gpt.TINY, 128, "sdpa").to(device)
@@ -69,7 +69,7 @@ def test_every_document_of_a_row_gets_the_logits_that_it_gets_alone(
     # The kernels of varlen and flash take bf16 only.
     precision = nullcontext() if is_exact else torch.autocast(device, torch.bfloat16)
     tolerance = {"atol": 1e-4, "rtol": 1e-4} if is_exact else {"atol": 3e-2, "rtol": 3e-2}
-    batch = next(iter(penstock.Loader(view, 4, device=device)))
+    batch = next(iter(millstream.Loader(view, 4, device=device)))
     with torch.no_grad(), precision:
         packed = model(batch).flatten(0, 1)
         is_padding = (batch["document_ids"] < 0).flatten()

@@ -65,7 +65,7 @@ LAYERS = {entry: line for line, entries in enumerate(layers()) for entry in entr
 
 def entry_of(module):
     """The entry of the list that a module belongs to: its own, or the nearest package's."""
-    inner = module.removeprefix("penstock").removeprefix(".") or "__init__"
+    inner = module.removeprefix("millstream").removeprefix(".") or "__init__"
     while inner and inner not in LAYERS:
         inner = inner.rpartition(".")[0]
     return inner or None
@@ -90,7 +90,7 @@ def test_every_module_that_imports_or_is_imported_has_a_layer():
 def test_every_layer_is_a_module_or_a_package_and_is_listed_once():
     listed = [entry for line in layers() for entry in line]
     assert sorted(listed) == sorted(set(listed))
-    names = {"penstock" if entry == "__init__" else f"penstock.{entry}" for entry in listed}
+    names = {"millstream" if entry == "__init__" else f"millstream.{entry}" for entry in listed}
     assert names - set(MODULES) == set()
 
 
@@ -102,24 +102,24 @@ def test_modules_import_only_from_the_layers_below_theirs():
 @pytest.mark.parametrize(
     ("suffix", "text"),
     [
-        (".py", "import penstock.low.one"),
-        (".py", "from penstock.low import one"),
-        (".py", "from penstock.low.one import thing as other"),
+        (".py", "import millstream.low.one"),
+        (".py", "from millstream.low import one"),
+        (".py", "from millstream.low.one import thing as other"),
         (".py", "from ..low.one import thing"),
-        (".py", "def f():\n    from penstock.low.one import thing"),
-        (".py", "if TYPE_CHECKING:\n    from penstock.low.one import Thing"),
-        (".pyi", "from penstock.low.one import Thing"),
-        (".pyx", "cimport penstock.low.one as other"),
-        (".pyx", "import numpy, penstock.low.one"),
-        (".pyx", "def f():\n    from penstock.low.one import thing  # lazily"),
-        (".pxd", "from penstock.low.one cimport (\n    thing,\n    other,\n)"),
-        (".pxd", "from penstock.low cimport one"),
+        (".py", "def f():\n    from millstream.low.one import thing"),
+        (".py", "if TYPE_CHECKING:\n    from millstream.low.one import Thing"),
+        (".pyi", "from millstream.low.one import Thing"),
+        (".pyx", "cimport millstream.low.one as other"),
+        (".pyx", "import numpy, millstream.low.one"),
+        (".pyx", "def f():\n    from millstream.low.one import thing  # lazily"),
+        (".pxd", "from millstream.low.one cimport (\n    thing,\n    other,\n)"),
+        (".pxd", "from millstream.low cimport one"),
     ],
 )
 def test_every_way_of_importing_is_seen(suffix, text, tmp_path):
     for name in ("low/one.py", f"high/two{suffix}"):
-        (tmp_path / "penstock" / name).parent.mkdir(parents=True)
-        (tmp_path / "penstock" / name).touch()
-    (tmp_path / "penstock" / "high" / f"two{suffix}").write_text(text)
-    found = list(imported_modules("penstock.high.two", modules_of(tmp_path)))
-    assert found == ["penstock.low.one"]
+        (tmp_path / "millstream" / name).parent.mkdir(parents=True)
+        (tmp_path / "millstream" / name).touch()
+    (tmp_path / "millstream" / "high" / f"two{suffix}").write_text(text)
+    found = list(imported_modules("millstream.high.two", modules_of(tmp_path)))
+    assert found == ["millstream.low.one"]

@@ -5,8 +5,11 @@ Leading underscores do not make another name. A .pyx, its .pxd and its .pyi are 
 
 import ast
 import re
+import subprocess
 from collections import defaultdict
+from pathlib import Path
 
+from tests.helpers.paths import ROOT
 from tests.helpers.source_modules import MODULES
 
 KNOWN = {"Bytes", "Shown", "Stored"}
@@ -70,3 +73,13 @@ def test_every_kind_of_definition_is_seen():
     assert set(compiled_names(compiled)) == {
         *("Eee", "_Fff", "Ggg", "Hhh", "Iii", "Jjj", "Kkk", "Lll")
     }
+
+
+def test_the_former_name_is_left_only_in_the_changelog():
+    former = b"pen" + b"stock"
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
+    names = [name for name in listed.stdout.split(b"\0") if Path(ROOT, name.decode()).is_file()]
+    current = [name for name in names if not name.startswith(b"benchmarks/results/")]
+    contents = {name: Path(ROOT, name.decode()).read_bytes() for name in current}
+    counts = {name: (name + text).lower().count(former) for name, text in contents.items()}
+    assert {name: count for name, count in counts.items() if count} == {b"CHANGELOG.md": 1}

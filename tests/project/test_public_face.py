@@ -1,4 +1,4 @@
-"""What `penstock` exports: all that users need, documented, typed, and nothing else."""
+"""What `millstream` exports: all that users need, documented, typed, and nothing else."""
 
 import ast
 import inspect
@@ -9,7 +9,7 @@ import typing
 
 import pytest
 
-import penstock
+import millstream
 from tests.helpers import paths
 
 FOREIGN = {*sys.stdlib_module_names, "numpy", "torch"}
@@ -39,7 +39,7 @@ INTERNAL = {
 
 
 def exported():
-    return {name: getattr(penstock, name) for name in penstock.__all__}
+    return {name: getattr(millstream, name) for name in millstream.__all__}
 
 
 def classes_in(annotation):
@@ -66,13 +66,13 @@ def functions_of(value):
         found = inspect.getattr_static(value, member)
         for attribute in ("fget", "func", "__func__"):  # property, cached_property, classmethod
             found = getattr(found, attribute, found)
-        if inspect.isfunction(found) and found.__module__.startswith("penstock"):
+        if inspect.isfunction(found) and found.__module__.startswith("millstream"):
             yield found
 
 
 def annotated():
     """From every public function to the classes that its annotations mention."""
-    names = exported() | {"Stateful": penstock.testing.Stateful}
+    names = exported() | {"Stateful": millstream.testing.Stateful}
     for function in {each for value in names.values() for each in functions_of(value)}:
         name = function.__qualname__
         try:
@@ -92,20 +92,20 @@ def annotated():
 
 
 def test_all_names_are_sorted_and_importable():
-    assert penstock.__all__ == sorted(penstock.__all__)
-    assert dir(penstock) == penstock.__all__
+    assert millstream.__all__ == sorted(millstream.__all__)
+    assert dir(millstream) == millstream.__all__
     names = {}
-    exec("from penstock import *", names)
-    assert set(names) - {"__builtins__"} == set(penstock.__all__)
-    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'opne'"):
-        penstock.opne  # noqa: B018
+    exec("from millstream import *", names)
+    assert set(names) - {"__builtins__"} == set(millstream.__all__)
+    with pytest.raises(AttributeError, match="module 'millstream' has no attribute 'opne'"):
+        millstream.opne  # noqa: B018
 
 
 def test_type_checkers_see_the_same_names():
-    tree = ast.parse((paths.ROOT / "src" / "penstock" / "__init__.pyi").read_text())
+    tree = ast.parse((paths.ROOT / "src" / "millstream" / "__init__.pyi").read_text())
     imported = [alias for node in tree.body[1:] for alias in node.names]
     assert all(alias.name == alias.asname for alias in imported)
-    assert sorted(alias.name for alias in imported) == penstock.__all__
+    assert sorted(alias.name for alias in imported) == millstream.__all__
 
 
 def test_every_exported_function_and_class_is_documented():
@@ -117,8 +117,8 @@ def test_every_exported_function_and_class_is_documented():
 
 
 def test_all_errors_are_exported():
-    errors = {name for name, value in vars(penstock.errors).items() if inspect.isclass(value)}
-    assert errors <= set(penstock.__all__)
+    errors = {name for name, value in vars(millstream.errors).items() if inspect.isclass(value)}
+    assert errors <= set(millstream.__all__)
 
 
 def test_public_signatures_mention_only_public_types():
@@ -130,27 +130,27 @@ def test_internal_members_are_listed_only_if_they_mention_private_types():
     assert sorted(INTERNAL - {name for name, types in annotated() if types}) == []
 
 
-def test_docs_import_what_is_exported_from_penstock():
+def test_docs_import_what_is_exported_from_millstream():
     pages = [paths.ROOT / "README.md", *(paths.ROOT / "docs").glob("*.md")]
     pages += (paths.ROOT / "examples").glob("*.py")
     assert len(pages) > 5
-    deep = re.compile(r"from penstock\.([\w.]+) import (\([^)]*\)|[^\n]*)")
+    deep = re.compile(r"from millstream\.([\w.]+) import (\([^)]*\)|[^\n]*)")
     wrong = [
         (page.name, module, name)
         for page in pages
         for module, names in deep.findall(page.read_text())
         for name in re.findall(r"\w+", names)
-        if name in penstock.__all__ and not module.startswith(("compat", "testing", "errors"))
+        if name in millstream.__all__ and not module.startswith(("compat", "testing", "errors"))
     ]
     assert wrong == []
 
 
 @pytest.mark.process
-def test_importing_penstock_imports_nothing_else():
+def test_importing_millstream_imports_nothing_else():
     program = (
-        "import sys, penstock\n"
+        "import sys, millstream\n"
         "assert not {'numpy', 'torch', 'rich'} & set(sys.modules)\n"
-        "import penstock.load.loader, penstock.dataset, penstock.write.writer\n"
+        "import millstream.load.loader, millstream.dataset, millstream.write.writer\n"
         "assert not {'torch', 'rich'} & set(sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -159,24 +159,24 @@ def test_importing_penstock_imports_nothing_else():
 @pytest.mark.process
 def test_torch_batches_without_torch_name_what_to_install(data, tmp_path):
     program = (
-        "import importlib.util, sys, penstock\n"
+        "import importlib.util, sys, millstream\n"
         "find_spec = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name: None if name == 'torch' else find_spec(name)\n"
-        "penstock.Loader(penstock.open(sys.argv[1]).windows(5), 4)\n"
+        "millstream.Loader(millstream.open(sys.argv[1]).windows(5), 4)\n"
     )
     directory = str(data.shards[0].directory)
     result = subprocess.run(
         [sys.executable, "-c", program, directory], capture_output=True, text=True, check=False
     )
-    assert "pip install 'penstock[torch]', or pass output='numpy'" in result.stderr
+    assert "pip install 'millstream[torch]', or pass output='numpy'" in result.stderr
 
 
 @pytest.mark.process
 def test_numpy_batches_need_no_torch(data):
     program = (
-        "import sys, penstock\n"
+        "import sys, millstream\n"
         "sys.modules['torch'] = None  # any import of it fails\n"
-        "loader = penstock.Loader(penstock.open(sys.argv[1]).windows(5), 4, output='numpy')\n"
+        "loader = millstream.Loader(millstream.open(sys.argv[1]).windows(5), 4, output='numpy')\n"
         "print(sum(len(batch['input_ids']) for batch in loader))\n"
     )
     directory = str(data.shards[0].directory)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.cli import main
+from millstream.cli import main
 from tests.helpers import paths
 
 README = (paths.ROOT / "README.md").read_text()
@@ -29,7 +29,7 @@ def test_the_readme_runs(tmp_path, monkeypatch):
         found = Path(sysconfig.get_path("stdlib")).glob(files)
         texts = [path.read_bytes().decode(errors="replace") for path in found]
         pq.write_table(pa.table({"text": texts}), f"corpus/{number}.parquet")
-    commands = [line for line in README.splitlines() if line.startswith("penstock ")]
+    commands = [line for line in README.splitlines() if line.startswith("millstream ")]
     assert len(commands) == 9
     for command in commands:
         assert main(shlex.split(command, comments=True)[1:]) == 0, command

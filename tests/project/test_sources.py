@@ -7,19 +7,19 @@ import re
 
 import pytest
 
-import penstock
-from penstock import cli
+import millstream
+from millstream import cli
 from tests.helpers.paths import ROOT
 
 PAGE = (ROOT / "docs" / "sources.md").read_text()
 SHORT = {
-    "data": "penstock.Dataset",
-    "loader": "penstock.Loader",
-    "writer": "penstock.Writer",
-    "zerobatch": "penstock.compat.zerobatch",
-    "nanochat": "penstock.compat.nanochat",
+    "data": "millstream.Dataset",
+    "loader": "millstream.Loader",
+    "writer": "millstream.Writer",
+    "zerobatch": "millstream.compat.zerobatch",
+    "nanochat": "millstream.compat.nanochat",
 }
-COMMAND = re.compile(r"penstock ([a-z-]+)|python -m (penstock[\w.]+)")
+COMMAND = re.compile(r"millstream ([a-z-]+)|python -m (millstream[\w.]+)")
 CALL = re.compile(r"([a-z]\w*(?:\.\w+)*)(?:\(((?:\w+=…(?:, )?)*)\))?")
 
 
@@ -42,8 +42,8 @@ def resolve(name):
     """The object that a dotted name leads to, through modules and classes."""
     first, _, rest = name.partition(".")
     whole = ".".join(filter(None, [SHORT.get(first, first), rest]))
-    found, path = penstock, whole.split(".")
-    assert path[0] == "penstock", f"{name}: begins with none of penstock, {', '.join(SHORT)}"
+    found, path = millstream, whole.split(".")
+    assert path[0] == "millstream", f"{name}: begins with none of millstream, {', '.join(SHORT)}"
     for number, part in enumerate(path[1:], 2):
         try:
             found = getattr(found, part)

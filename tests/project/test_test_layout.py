@@ -5,7 +5,7 @@ import re
 from tests.helpers.paths import ROOT
 
 TESTS = ROOT / "tests"
-SOURCE = ROOT / "src" / "penstock"
+SOURCE = ROOT / "src" / "millstream"
 # Folders that belong to no layer.
 OF_NO_LAYER = {"attacks", "golden", "helpers", "project"}
 # At the top of a module, in a function, and in the programs that tests run.

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-import penstock
-from penstock.testing import assert_resumes_exactly
+import millstream
+from millstream.testing import assert_resumes_exactly
 
 pytestmark = pytest.mark.process
 
@@ -15,7 +15,7 @@ WORDS = ["the ", "quick ", "brown ", "fox ", "jumps\n", "over ", "lazy ", "dogs:
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "penstock", *map(str, arguments)]
+    command = [sys.executable, "-m", "millstream", *map(str, arguments)]
     subprocess.run(command, check=True, capture_output=True, timeout=100)
 
 
@@ -47,7 +47,7 @@ def shards(texts, tokenizer, tmp_path_factory):
 
 def test_tokens_spell_the_text(texts, tokenizer):
     text = (texts / "0.txt").read_bytes()
-    loaded = penstock.load_tokenizer(tokenizer)
+    loaded = millstream.load_tokenizer(tokenizer)
     ids, offsets = loaded.encode(np.frombuffer(text, np.uint8), np.array([0, len(text)]))
     assert offsets.tolist() == [0, len(ids)]
     assert b"".join(loaded.vocabulary.tokens[number] for number in ids) == text
@@ -57,23 +57,23 @@ def test_tokens_spell_the_text(texts, tokenizer):
 @pytest.mark.parametrize("access", ["pread", "mmap"])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_an_epoch_holds_every_row_once(shards, access, prefetch):
-    view = penstock.open(shards, access=access).windows(16)
-    with penstock.Loader(view, 1, seed=3, output="numpy", prefetch=prefetch) as loader:
+    view = millstream.open(shards, access=access).windows(16)
+    with millstream.Loader(view, 1, seed=3, output="numpy", prefetch=prefetch) as loader:
         rows = np.concatenate([batch["input_ids"] for batch in loader])
-    with penstock.Loader(view, 1, shuffle=False, output="numpy", prefetch=0) as loader:
+    with millstream.Loader(view, 1, shuffle=False, output="numpy", prefetch=0) as loader:
         in_order = np.concatenate([batch["input_ids"] for batch in loader])
     assert len(rows) > 100
     assert sorted(rows.tolist()) == sorted(in_order.tolist()) != rows.tolist()
 
 
 def test_packed_rows_resume_exactly(shards):
-    view = penstock.open(shards).packed(64)
-    assert_resumes_exactly(lambda: penstock.Loader(view, 2, output="numpy"), steps=10)
+    view = millstream.open(shards).packed(64)
+    assert_resumes_exactly(lambda: millstream.Loader(view, 2, output="numpy"), steps=10)
 
 
 def test_batches_straight_from_text_resume_exactly(texts, tokenizer):
     def loader():
-        return penstock.TextLoader(
+        return millstream.TextLoader(
             str(texts / "*.txt"), tokenizer, batch_size=2, seq_len=32, output="numpy"
         )
 

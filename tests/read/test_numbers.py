@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.read.numbers import convert_numbers
+from millstream.read.numbers import convert_numbers
 
 pytestmark = pytest.mark.kernels
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.layout_table import COUNTS, LayoutTable
-from penstock.read.files import FaultCode, FileKind
-from penstock.read.segments import OUTPUT, SEGMENT, read_segments
+from millstream.batches.layout_table import COUNTS, LayoutTable
+from millstream.read.files import FaultCode, FileKind
+from millstream.read.segments import OUTPUT, SEGMENT, read_segments
 from tests.helpers.kernel_inputs import array, open_files, token_layout, write_files
 
 pytestmark = pytest.mark.kernels

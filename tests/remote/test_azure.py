@@ -8,10 +8,10 @@ import numpy as np
 import obstore
 import pytest
 
-import penstock
-from penstock.errors import DatasetExistsError, MissingDataError, ReadError, UsageError
-from penstock.remote.credentials import azure_settings
-from penstock.remote.urls import parse_url
+import millstream
+from millstream.errors import DatasetExistsError, MissingDataError, ReadError, UsageError
+from millstream.remote.credentials import azure_settings
+from millstream.remote.urls import parse_url
 from tests.helpers.object_servers import AzureServer
 from tests.helpers.remote_data import batches_of, upload, write_tokens
 
@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 def remote(**options):
     """Options that no other test has: stores are shared by equal ones, whatever the environment."""
-    return penstock.Remote(total_seconds=3 + next(_numbers) / 1000, **options)
+    return millstream.Remote(total_seconds=3 + next(_numbers) / 1000, **options)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def local(tmp_path):
 
 
 def load(source, **options):
-    view = penstock.open(source, **options).windows(64)
-    return batches_of(penstock.Loader(view, batch_size=8, seed=1, output="numpy"), 50)
+    view = millstream.open(source, **options).windows(64)
+    return batches_of(millstream.Loader(view, batch_size=8, seed=1, output="numpy"), 50)
 
 
 @pytest.mark.parametrize("cache_bytes", [None, 0])
@@ -82,31 +82,32 @@ def test_text_and_tokenize(azure, container, tmp_path):
     url = f"az://{container}/text/*.jsonl"
     found = [
         batches_of(
-            penstock.TextLoader(each, "bytes", batch_size=4, seq_len=128, output="numpy", seed=1), 5
+            millstream.TextLoader(each, "bytes", batch_size=4, seq_len=128, output="numpy", seed=1),
+            5,
         )
-        for each in (penstock.Source(url, remote=remote()), str(path))
+        for each in (millstream.Source(url, remote=remote()), str(path))
     ]
     assert found[0] == found[1]
-    penstock.tokenize(url, "bytes", f"az://{container}/tokens", workers=1, remote=remote())
-    penstock.tokenize(path, "bytes", tmp_path / "tokens", workers=1)
-    written = penstock.open(f"az://{container}/tokens", remote=remote())
-    assert written.fingerprint == penstock.open(tmp_path / "tokens").fingerprint
+    millstream.tokenize(url, "bytes", f"az://{container}/tokens", workers=1, remote=remote())
+    millstream.tokenize(path, "bytes", tmp_path / "tokens", workers=1)
+    written = millstream.open(f"az://{container}/tokens", remote=remote())
+    assert written.fingerprint == millstream.open(tmp_path / "tokens").fingerprint
 
 
 def test_writing_in_parts_and_never_over_a_dataset(azure, container, tmp_path):
     url, tokens = f"az://{container}/data", np.arange(9 << 20) % 50_000
-    with penstock.Writer(url, vocab_size=50_000, remote=remote()) as writer:
+    with millstream.Writer(url, vocab_size=50_000, remote=remote()) as writer:
         writer.append(tokens)  # 18 MiB: three parts
-    penstock.copy(url, tmp_path / "copy", remote=remote())
-    with penstock.Writer(tmp_path / "local", vocab_size=50_000) as writer:
+    millstream.copy(url, tmp_path / "copy", remote=remote())
+    with millstream.Writer(tmp_path / "local", vocab_size=50_000) as writer:
         writer.append(tokens)
     for path in (tmp_path / "local").iterdir():
         assert path.read_bytes() == (tmp_path / "copy" / path.name).read_bytes()
     with pytest.raises(DatasetExistsError, match="already a finished dataset"):
-        penstock.Writer(url, vocab_size=50_000, remote=remote())
-    penstock.copy(tmp_path / "copy", f"az://{container}/again", target_remote=remote())
+        millstream.Writer(url, vocab_size=50_000, remote=remote())
+    millstream.copy(tmp_path / "copy", f"az://{container}/again", target_remote=remote())
     with pytest.raises(obstore.exceptions.AlreadyExistsError):  # what publishing relies on
-        obstore.put(azure.store(container), "data/penstock.json", b"", mode="create")
+        obstore.put(azure.store(container), "data/millstream.json", b"", mode="create")
 
 
 def test_public_containers(azure, container, local, monkeypatch):
@@ -115,46 +116,46 @@ def test_public_containers(azure, container, local, monkeypatch):
         upload(azure.store(name), local, "data/")
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
     url = f"az://{container}-public/data"
-    assert penstock.open(url, remote=remote(anonymous=True)).num_records == 60_000
+    assert millstream.open(url, remote=remote(anonymous=True)).num_records == 60_000
     with pytest.raises(ReadError, match=r"not public: leave out anonymous=True"):
-        penstock.open(f"az://{container}/data", remote=remote(anonymous=True))
+        millstream.open(f"az://{container}/data", remote=remote(anonymous=True))
 
 
 @pytest.mark.parametrize("rest", ["data", "data.bin", "*.bin"])
 def test_a_missing_container(azure, container, rest):
     with pytest.raises(MissingDataError, match=rf"no such container at {azure.endpoint}.*account"):
-        penstock.open(f"az://no-such-container/{rest}", remote=remote())
+        millstream.open(f"az://no-such-container/{rest}", remote=remote())
 
 
 def test_a_missing_container_is_found_before_the_work(container):
     with pytest.raises(MissingDataError, match="no such container"):
-        penstock.Writer("az://no-such-container/data", vocab_size=100, remote=remote())
+        millstream.Writer("az://no-such-container/data", vocab_size=100, remote=remote())
 
 
 def test_a_wrong_key(container, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
     with pytest.raises(ReadError, match=r"access denied.*AZURE_STORAGE_ACCOUNT_KEY"):
-        penstock.open(f"az://{container}/data", remote=remote())
+        millstream.open(f"az://{container}/data", remote=remote())
 
 
 def test_an_endpoint_that_nobody_answers_is_named(monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", AzureServer.account)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AzureServer.key)
-    options = penstock.Remote(endpoint="http://127.0.0.1:9/account", total_seconds=0.2)
+    options = millstream.Remote(endpoint="http://127.0.0.1:9/account", total_seconds=0.2)
     with pytest.raises(ReadError, match=r"check the network.* http://127.0.0.1:9/account"):
-        penstock.open("az://container/data", remote=options)
+        millstream.open("az://container/data", remote=options)
 
 
 def test_settings_that_cannot_work_are_refused_at_once(monkeypatch):
     with pytest.raises(UsageError, match=r"Account must be specified; set AZURE_STORAGE_ACCOUNT_N"):
-        penstock.open("az://container/data", remote=remote())
+        millstream.open("az://container/data", remote=remote())
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "not base64!")
     with pytest.raises(UsageError, match=r"Invalid Access Key"):
-        penstock.open("az://container/data", remote=remote())
+        millstream.open("az://container/data", remote=remote())
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
     with pytest.raises(UsageError, match="gcloud auth application-default login"):
-        penstock.open("gs://bucket/data", remote=remote())
+        millstream.open("gs://bucket/data", remote=remote())
 
 
 def test_the_variables_of_the_az_program(azure, container, local, monkeypatch):
@@ -164,11 +165,11 @@ def test_the_variables_of_the_az_program(azure, container, local, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("AZURE_STORAGE_ACCOUNT", azure.account)
         patch.setenv("AZURE_STORAGE_KEY", azure.key)
-        data = penstock.open(f"az://{container}/data", remote=remote(endpoint=azure.endpoint))
+        data = millstream.open(f"az://{container}/data", remote=remote(endpoint=azure.endpoint))
         assert data.num_records == 60_000
     text = f"DefaultEndpointsProtocol=http;AccountName={azure.account};AccountKey={azure.key};"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"{text}BlobEndpoint={azure.endpoint};")
-    assert penstock.open(f"az://{container}/data", remote=remote()).num_records == 60_000
+    assert millstream.open(f"az://{container}/data", remote=remote()).num_records == 60_000
 
 
 def test_az_login_counts_where_no_other_credential_is_set(tmp_path, monkeypatch):

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.errors import FormatError, ReadError
-from penstock.load.step_ranges import merge_spans
-from penstock.read.files import FILE_SPAN, GEOMETRY, FileKind, Files, OpenFiles, ShardFiles
-from penstock.remote import block_changes
-from penstock.remote.block_file import HEADER_BYTES, BlockFile
-from penstock.remote.whole_blocks import WholeBlocks
-from penstock.system.checksums import BLOCK_BYTES, block_checksums
+from millstream.errors import FormatError, ReadError
+from millstream.load.step_ranges import merge_spans
+from millstream.read.files import FILE_SPAN, GEOMETRY, FileKind, Files, OpenFiles, ShardFiles
+from millstream.remote import block_changes
+from millstream.remote.block_file import HEADER_BYTES, BlockFile
+from millstream.remote.whole_blocks import WholeBlocks
+from millstream.system.checksums import BLOCK_BYTES, block_checksums
 
 NUM_BLOCKS = 9
 SIZE = BLOCK_BYTES * (NUM_BLOCKS - 1) + 100

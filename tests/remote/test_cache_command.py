@@ -1,12 +1,12 @@
-"""`penstock cache`: shows, warms and clears the cache of remote data."""
+"""`millstream cache`: shows, warms and clears the cache of remote data."""
 
 import subprocess
 import sys
 
 import pytest
 
-import penstock
-from penstock.read.files import FileKind
+import millstream
+from millstream.read.files import FileKind
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 
 pytestmark = pytest.mark.process
@@ -26,14 +26,14 @@ def url(s3, bucket, local, s3_environment, s3_proxy, monkeypatch):
 
 
 def run(*words, status=0):
-    command = [sys.executable, "-m", "penstock", "cache", *map(str, words)]
+    command = [sys.executable, "-m", "millstream", "cache", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == status, done.stderr
     return done.stdout if status == 0 else done.stderr
 
 
 def loader(data, rank, position=0):
-    found = penstock.Loader(
+    found = millstream.Loader(
         data.windows(1024), 8, seed=3, rank=rank, ranks=4, output="numpy", check_ranks=False
     )
     found.load_state_dict(found.state_dict() | {"position": position})
@@ -58,7 +58,7 @@ def blocks_of(data, loaders, num_steps):
 @pytest.mark.parametrize("position", [0, 320])
 def test_warm_fetches_what_the_steps_of_ranks_read_and_nothing_else(local, url, position):
     text = run("warm", url, *WARM, "--rank", "1-2", "--position", position, "--steps", 3)
-    data = penstock.open(url)
+    data = millstream.open(url)
     wanted = blocks_of(data, [loader(data, rank, position) for rank in (1, 2)], 3)
     files = [data.reader.mirrored(shard, FileKind.RECORDS) for shard in range(len(data.shards))]
     assert wanted == {
@@ -131,17 +131,17 @@ def test_files_that_cannot_be_used_any_more_count_and_are_cleared(url, local, tm
     assert f"{num_bytes / 1e6:,.1f} MB  in all" in run()
     assert f"freed {num_bytes / 1e6:,.1f} MB" in run("clear")
     assert cached_bytes(cache) == 0
-    assert batches_of(loader(penstock.open(url), 0), 3) == batches_of(loader(local, 0), 3)
+    assert batches_of(loader(millstream.open(url), 0), 3) == batches_of(loader(local, 0), 3)
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 16])
 def test_clear_leaves_alone_what_a_loader_will_read(local, url, cache_bytes):
     """The loader has found files of an earlier run, and learns their ETags only when it reads."""
-    remote = penstock.Remote(cache_bytes=cache_bytes, ahead_bytes=1 << 16)
-    data = penstock.open(url)
+    remote = millstream.Remote(cache_bytes=cache_bytes, ahead_bytes=1 << 16)
+    data = millstream.open(url)
     data.windows(1024).read(range(0, 900, 100))
     expected, found = iter(stored_order(local)), []
-    with stored_order(penstock.open(url, remote=remote)) as batches:
+    with stored_order(millstream.open(url, remote=remote)) as batches:
         for batch in batches:
             found.append(plain(batch))
             assert found[-1] == plain(next(expected))
@@ -151,7 +151,7 @@ def test_clear_leaves_alone_what_a_loader_will_read(local, url, cache_bytes):
 
 
 def stored_order(data):
-    return penstock.Loader(data.windows(1024), 8, shuffle=False, prefetch=1, output="numpy")
+    return millstream.Loader(data.windows(1024), 8, shuffle=False, prefetch=1, output="numpy")
 
 
 def test_local_data_cannot_be_warmed(local):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-import penstock
-from penstock.load.next_use import NextUse
-from penstock.remote import cache_space
-from penstock.remote.cache_space import CacheSpace, cached_files
-from penstock.system.background_thread import StopSignal
+import millstream
+from millstream.load.next_use import NextUse
+from millstream.remote import cache_space
+from millstream.remote.cache_space import CacheSpace, cached_files
+from millstream.system.background_thread import StopSignal
 from tests.helpers.remote_data import publish, write_tokens
 
 
@@ -15,7 +15,7 @@ from tests.helpers.remote_data import publish, write_tokens
 def data(tmp_path, file_server):
     """2 MB in eight shards behind a server."""
     write_tokens(tmp_path / "data", 1_000_000, shard_bytes=1 << 18)
-    return penstock.open(publish(file_server, tmp_path / "data"))
+    return millstream.open(publish(file_server, tmp_path / "data"))
 
 
 def fetched_files(data):
@@ -46,7 +46,7 @@ VIEWS = {
     "windows": lambda data: data.windows(3000),
     "documents": lambda data: data.documents(512),
     "packed": lambda data: data.packed(2048),
-    "mixture": lambda data: penstock.mix(
+    "mixture": lambda data: millstream.mix(
         {"one": (data.windows(2048), 0.7), "other": (data.packed(2048, extras=()), 0.3)}
     ),
 }
@@ -54,7 +54,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_blocks_that_are_needed_last_are_dropped(data, view):
-    loader = penstock.Loader(VIEWS[view](data), 4, output="numpy")
+    loader = millstream.Loader(VIEWS[view](data), 4, output="numpy")
     needed, stays = make_room(loader, fetched_files(data), len(loader.view) // 3)
     assert 0.4 < stays.mean() < 0.55
     assert needed[stays].max() <= needed[~stays].min()
@@ -63,7 +63,7 @@ def test_blocks_that_are_needed_last_are_dropped(data, view):
 def test_of_many_blocks_a_sample_tells_which_are_needed_last(data, monkeypatch):
     monkeypatch.setattr(cache_space, "_SAMPLED_BLOCKS", 400)  # of 490
     monkeypatch.setattr(cache_space, "_BLOCKS_AT_ONCE", 10)
-    loader = penstock.Loader(data.windows(2048), 4, seed=3, output="numpy")
+    loader = millstream.Loader(data.windows(2048), 4, seed=3, output="numpy")
     needed, stays = make_room(loader, fetched_files(data), 0)
     assert 0.3 < stays.mean() < 0.6
     assert stays[needed < np.quantile(needed, 0.3)].all()
@@ -71,7 +71,7 @@ def test_of_many_blocks_a_sample_tells_which_are_needed_last(data, monkeypatch):
 
 
 def test_blocks_of_steps_that_are_read_stay(data):
-    loader = penstock.Loader(data.windows(2048), 4, seed=3, output="numpy")
+    loader = millstream.Loader(data.windows(2048), 4, seed=3, output="numpy")
     files = fetched_files(data)
     used = {files[2].path: np.array([[5000, 9000], [100_000, 100_001]])}
     make_room(loader, files, 0, share=0.1, used=used)
@@ -79,7 +79,7 @@ def test_blocks_of_steps_that_are_read_stay(data):
 
 
 def test_foresight_that_comes_while_room_is_made_does_no_harm(data):
-    loader = penstock.Loader(data.windows(2048), 4, output="numpy")
+    loader = millstream.Loader(data.windows(2048), 4, output="numpy")
     files = fetched_files(data)
 
     def in_use():
@@ -99,6 +99,6 @@ def test_foresight_that_comes_while_room_is_made_does_no_harm(data):
 def test_making_room_can_be_stopped(data):
     stop = StopSignal()
     stop.set()
-    loader = penstock.Loader(data.windows(2048), 4, output="numpy")
+    loader = millstream.Loader(data.windows(2048), 4, output="numpy")
     with pytest.raises(InterruptedError):
         make_room(loader, fetched_files(data), 0, check=stop.check)

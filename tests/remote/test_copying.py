@@ -1,4 +1,4 @@
-"""`penstock.copy` between directories and real servers, with faults and kills."""
+"""`millstream.copy` between directories and real servers, with faults and kills."""
 
 import os
 import signal
@@ -8,16 +8,16 @@ import sys
 import numpy as np
 import pytest
 
-import penstock
-from penstock.copying.remote_place import RemotePlace
-from penstock.errors import (
+import millstream
+from millstream.copying.remote_place import RemotePlace
+from millstream.errors import (
     DatasetExistsError,
     FormatError,
     MissingDataError,
     ReadError,
     UsageError,
 )
-from penstock.remote.options import Remote
+from millstream.remote.options import Remote
 from tests.helpers.uploads import contents, stored
 from tests.helpers.waiting import wait_until
 
@@ -30,7 +30,7 @@ def write_dataset(path, *, num_small=4, seed=0):
     """Shards of one part, and one that is uploaded in several."""
     generator = np.random.default_rng(seed)
     sizes = [*[SMALL_BYTES] * num_small, LARGE_BYTES]
-    with penstock.Writer(path, vocab_size=1 << 16, shard_bytes=1) as writer:
+    with millstream.Writer(path, vocab_size=1 << 16, shard_bytes=1) as writer:
         for size in sizes:
             writer.append(generator.integers(0, 1 << 16, size // 2, np.uint16))
     return path
@@ -44,7 +44,7 @@ def source(tmp_path_factory):
 def start(*arguments, endpoint):
     """Start a command that reaches the server through a proxy."""
     return subprocess.Popen(
-        [sys.executable, "-m", "penstock", *map(str, arguments)],
+        [sys.executable, "-m", "millstream", *map(str, arguments)],
         env={**os.environ, "AWS_ENDPOINT_URL": endpoint},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -54,70 +54,70 @@ def start(*arguments, endpoint):
 
 def test_copies_are_the_same_bytes_anywhere(source, s3, bucket, s3_environment, tmp_path):
     first, second = f"s3://{bucket}/deep/first", f"s3://{bucket}/second"
-    report = penstock.copy(source, first)
+    report = millstream.copy(source, first)
     assert report.num_checked == 11  # all but the companions with checksums
     assert (report.num_resumed, report.was_finished) == (0, False)
-    penstock.copy(first, second)
-    penstock.copy(f"{second}/penstock.json", tmp_path / "back")
+    millstream.copy(first, second)
+    millstream.copy(f"{second}/millstream.json", tmp_path / "back")
     expected = contents(source)
     assert stored(s3, bucket, "deep/first") == stored(s3, bucket, "second") == expected
     assert contents(tmp_path / "back") == expected
-    penstock.copy(tmp_path / "back", tmp_path / "again")
+    millstream.copy(tmp_path / "back", tmp_path / "again")
     assert contents(tmp_path / "again") == expected
     assert report.size_bytes == sum(map(len, expected.values()))
-    assert penstock.open(second).fingerprint == penstock.open(source).fingerprint
+    assert millstream.open(second).fingerprint == millstream.open(source).fingerprint
 
 
 def test_a_finished_copy_is_not_copied_again(source, bucket, s3_environment, tmp_path, monkeypatch):
     target = f"s3://{bucket}/data"
-    penstock.copy(source, target)
-    assert penstock.copy(source, target).was_finished
+    millstream.copy(source, target)
+    assert millstream.copy(source, target).was_finished
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))  # of another machine
-    assert penstock.copy(source, target).was_finished
+    assert millstream.copy(source, target).was_finished
 
 
 def test_a_copy_from_http_needs_no_listing(source, file_server, tmp_path):
-    penstock.copy(source, file_server.directory / "data")
-    data = penstock.open(source)
-    penstock.convert(data, file_server.directory / "ds", "datatrove")
-    penstock.copy(f"{file_server.endpoint}/data", tmp_path / "data")
+    millstream.copy(source, file_server.directory / "data")
+    data = millstream.open(source)
+    millstream.convert(data, file_server.directory / "ds", "datatrove")
+    millstream.copy(f"{file_server.endpoint}/data", tmp_path / "data")
     assert contents(tmp_path / "data") == contents(source)
-    penstock.copy(f"{file_server.endpoint}/ds", tmp_path / "ds")
-    assert penstock.open(tmp_path / "ds").num_records == data.num_records
-    penstock.copy(f"{file_server.endpoint}/ds/00000.ds", tmp_path / "one")
+    millstream.copy(f"{file_server.endpoint}/ds", tmp_path / "ds")
+    assert millstream.open(tmp_path / "ds").num_records == data.num_records
+    millstream.copy(f"{file_server.endpoint}/ds/00000.ds", tmp_path / "one")
     names = {"00000.ds", "00000.ds.index", "00000.ds.metadata", "00000.checksums"}
     assert set(contents(tmp_path / "one")) == names
 
 
 def test_a_damaged_file_never_appears(source, bucket, s3, s3_environment, tmp_path):
-    penstock.copy(source, tmp_path / "data")
+    millstream.copy(source, tmp_path / "data")
     damaged = tmp_path / "data" / "00004.stream"
     sound = damaged.read_bytes()
     damaged.write_bytes(sound[:1000] + bytes([sound[1000] ^ 1]) + sound[1001:])
     target = f"s3://{bucket}/data"
     with pytest.raises(FormatError, match=r"00004\.stream: xxh3 is .*; the source is damaged"):
-        penstock.copy(tmp_path / "data", target)
+        millstream.copy(tmp_path / "data", target)
     assert "00004.stream" not in stored(s3, bucket, "data")
-    with pytest.raises(MissingDataError, match=r"unfinished.*penstock copy again"):
-        penstock.open(target)
+    with pytest.raises(MissingDataError, match=r"unfinished.*millstream copy again"):
+        millstream.open(target)
     damaged.write_bytes(sound)
-    penstock.copy(tmp_path / "data", target)
+    millstream.copy(tmp_path / "data", target)
     assert stored(s3, bucket, "data") == contents(source)
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "500"])
 def test_faults_during_uploads_are_overcome(source, bucket, s3, s3_proxy, s3_environment, fault):
     s3_proxy.set(rates={fault: 0.3}, seed=1, methods=["PUT", "POST"])
-    penstock.copy(source, f"s3://{bucket}/data", remote=Remote(endpoint=s3_proxy.endpoint))
+    millstream.copy(source, f"s3://{bucket}/data", remote=Remote(endpoint=s3_proxy.endpoint))
     assert s3_proxy.counts()["faults"][fault] > 3
     assert stored(s3, bucket, "data") == contents(source)
 
 
 def test_faults_during_downloads_are_overcome(source, bucket, s3_proxy, s3_environment, tmp_path):
-    penstock.copy(source, f"s3://{bucket}/data")
+    millstream.copy(source, f"s3://{bucket}/data")
     s3_proxy.set(rates={"short": 0.2, "reset": 0.2}, seed=1, methods=["GET"])
     remote = Remote(endpoint=s3_proxy.endpoint)
-    penstock.copy(f"s3://{bucket}/data", tmp_path / "data", remote=remote)
+    millstream.copy(f"s3://{bucket}/data", tmp_path / "data", remote=remote)
     assert sum(s3_proxy.counts()["faults"].values()) > 3
     assert contents(tmp_path / "data") == contents(source)
 
@@ -133,10 +133,10 @@ def test_a_killed_upload_is_invisible_and_continues(bucket, s3, s3_proxy, s3_env
         process.send_signal(signal.SIGKILL)
         process.communicate()
         with pytest.raises(MissingDataError, match="unfinished"):
-            penstock.open(target)
+            millstream.open(target)
         num_before, num_sent = num_sent, len(stored(s3, bucket, "data"))
         assert num_sent > num_before
-    report = penstock.copy(source, target, remote=Remote(endpoint=s3_proxy.endpoint))
+    report = millstream.copy(source, target, remote=Remote(endpoint=s3_proxy.endpoint))
     assert 0 < report.num_resumed < report.num_files
     assert stored(s3, bucket, "data") == contents(source)
 
@@ -155,20 +155,20 @@ def test_files_that_arrived_are_not_sent_again(bucket, s3_proxy, s3_environment,
     assert process.returncode == 0, errors
     assert "of them in an earlier run" in output
     assert s3_proxy.counts()["requests"]["PUT"] < 60  # of 67, with the parts of the large file
-    assert penstock.verify(target).problems == ()
+    assert millstream.verify(target).problems == ()
 
 
 def test_a_killed_download_continues(source, bucket, s3_proxy, s3_environment, tmp_path):
     target = tmp_path / "copy"
-    penstock.copy(source, f"s3://{bucket}/data")
+    millstream.copy(source, f"s3://{bucket}/data")
     s3_proxy.set(bandwidth=4 << 20)
     process = start("copy", f"s3://{bucket}/data", target, endpoint=s3_proxy.endpoint)
     wait_until(lambda: target.exists() and len(list(target.glob("*.stream"))) >= 2)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     with pytest.raises(MissingDataError, match="unfinished"):
-        penstock.open(target)
-    report = penstock.copy(f"s3://{bucket}/data", target)
+        millstream.open(target)
+    report = millstream.copy(f"s3://{bucket}/data", target)
     assert report.num_resumed >= 2
     assert contents(target) == contents(source)
 
@@ -177,7 +177,7 @@ def test_a_killed_download_continues(source, bucket, s3_proxy, s3_environment, t
 def test_an_interrupt_ends_a_copy_soon_although_the_server_fails(
     source, bucket, s3_proxy, s3_environment, tmp_path, fault
 ):
-    penstock.copy(source, f"s3://{bucket}/data")
+    millstream.copy(source, f"s3://{bucket}/data")
     url = f"s3://{bucket}/data"
     for method, *places in (
         ("PUT", source, f"s3://{bucket}/other"),
@@ -198,57 +198,57 @@ def test_an_interrupt_ends_a_copy_soon_although_the_server_fails(
 def test_a_file_of_equal_size_is_not_trusted(source, bucket, s3, s3_environment, tmp_path):
     target = f"s3://{bucket}/data"
     place = RemotePlace(target, None)
-    penstock.copy(source, tmp_path / "data")
+    millstream.copy(source, tmp_path / "data")
     (tmp_path / "data" / "00003.stream").unlink()
     with pytest.raises(MissingDataError, match=r"00003\.stream: missing"):
-        penstock.copy(tmp_path / "data", target)
+        millstream.copy(tmp_path / "data", target)
     stream = (source / "00003.stream").read_bytes()
     (tmp_path / "data" / "00003.stream").write_bytes(bytes(len(stream)))
     with pytest.raises(FormatError, match="xxh3"):
-        penstock.copy(tmp_path / "data", target)
+        millstream.copy(tmp_path / "data", target)
     place.write("00003.stream", len(stream), lambda: [bytes(len(stream))])
-    penstock.copy(source, target)
+    millstream.copy(source, target)
     assert stored(s3, bucket, "data") == contents(source)
 
 
 def test_a_target_with_other_files_is_refused(source, bucket, s3, s3_environment, tmp_path):
     write_dataset(tmp_path / "other", num_small=1, seed=1)
-    penstock.copy(tmp_path / "other", f"s3://{bucket}/data")
-    with pytest.raises(DatasetExistsError, match=r"penstock\.json: already a finished dataset"):
-        penstock.copy(source, f"s3://{bucket}/data")
+    millstream.copy(tmp_path / "other", f"s3://{bucket}/data")
+    with pytest.raises(DatasetExistsError, match=r"millstream\.json: already a finished dataset"):
+        millstream.copy(source, f"s3://{bucket}/data")
     s3.store(bucket).put("notes/README.md", b"mine")
     with pytest.raises(DatasetExistsError, match=r"notes/README\.md: already exists"):
-        penstock.copy(source, f"s3://{bucket}/notes")
+        millstream.copy(source, f"s3://{bucket}/notes")
     with pytest.raises(DatasetExistsError, match="already a finished dataset"):
-        penstock.copy(f"s3://{bucket}/data", source)
+        millstream.copy(f"s3://{bucket}/data", source)
     assert stored(s3, bucket, "data") == contents(tmp_path / "other")
 
 
 def test_a_copy_of_another_dataset_is_not_continued(source, bucket, s3_environment, tmp_path):
     write_dataset(tmp_path / "other", num_small=1, seed=1)
     begun = tmp_path / "begun"
-    penstock.copy(source, begun)
+    millstream.copy(source, begun)
     (begun / "00000.stream").write_bytes(bytes(SMALL_BYTES))
     with pytest.raises(FormatError, match="xxh3"):
-        penstock.copy(begun, f"s3://{bucket}/data")
+        millstream.copy(begun, f"s3://{bucket}/data")
     with pytest.raises(DatasetExistsError, match=f"a copy of {begun} was begun here"):
-        penstock.copy(tmp_path / "other", f"s3://{bucket}/data")
+        millstream.copy(tmp_path / "other", f"s3://{bucket}/data")
 
 
 def test_an_equal_manifest_is_success_and_another_is_kept(bucket, s3_environment):
     place = RemotePlace(f"s3://{bucket}/data", None)
-    place.publish("penstock.json", b"one")
-    place.publish("penstock.json", b"one")
+    place.publish("millstream.json", b"one")
+    place.publish("millstream.json", b"one")
     with pytest.raises(DatasetExistsError, match="with other content"):
-        place.publish("penstock.json", b"two")
-    assert place.read("penstock.json") == b"one"
+        place.publish("millstream.json", b"two")
+    assert place.read("millstream.json") == b"one"
 
 
 def test_an_http_directory_without_a_manifest_is_not_called_empty(file_server, tmp_path):
     (file_server.directory / "data").mkdir()
     (file_server.directory / "data" / "x.txt").write_text("x")
-    with pytest.raises(MissingDataError, match=r"nor a directory with penstock\.json or files"):
-        penstock.copy(f"{file_server.endpoint}/data", tmp_path / "out")
+    with pytest.raises(MissingDataError, match=r"nor a directory with millstream\.json or files"):
+        millstream.copy(f"{file_server.endpoint}/data", tmp_path / "out")
 
 
 def test_what_is_wrong_is_said(source, bucket, s3, s3_environment, tmp_path, monkeypatch):
@@ -258,22 +258,22 @@ def test_what_is_wrong_is_said(source, bucket, s3, s3_environment, tmp_path, mon
         ("s3://no-such-bucket/data", MissingDataError, "no such bucket"),
     ]:
         with pytest.raises(error, match=text):
-            penstock.copy(source, target)
+            millstream.copy(source, target)
     with pytest.raises(MissingDataError, match="no such file or directory"):
-        penstock.copy(f"s3://{bucket}/missing", tmp_path / "out")
+        millstream.copy(f"s3://{bucket}/missing", tmp_path / "out")
     with pytest.raises(MissingDataError, match="patterns are not expanded here"):
-        penstock.copy(f"s3://{bucket}/*", tmp_path / "out")
+        millstream.copy(f"s3://{bucket}/*", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingDataError, match="nothing in it"):
-        penstock.copy(tmp_path / "empty", f"s3://{bucket}/out")
-    penstock.copy(source, tmp_path / "part")
+        millstream.copy(tmp_path / "empty", f"s3://{bucket}/out")
+    millstream.copy(source, tmp_path / "part")
     (tmp_path / "part" / "unfinished.json").write_text("{}")
     with pytest.raises(MissingDataError, match="unfinished"):
-        penstock.copy(tmp_path / "part", f"s3://{bucket}/part")
+        millstream.copy(tmp_path / "part", f"s3://{bucket}/part")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     remote = Remote(total_seconds=10, request_seconds=9)  # another client than before
     with pytest.raises(ReadError, match="access denied"):
-        penstock.copy(source, f"s3://{bucket}/data", remote=remote)
+        millstream.copy(source, f"s3://{bucket}/data", remote=remote)
     assert not (tmp_path / "out").exists()
 
 
@@ -290,28 +290,28 @@ def test_directories_without_manifests_are_copied_too(bucket, s3, s3_environment
     for name in ("a.txt", "inner/b.txt", "inner/empty.txt"):
         (tmp_path / "text" / name).write_text(name if name != "inner/empty.txt" else "")
     (tmp_path / "text" / ".a.txt.lock").write_text("")
-    report = penstock.copy(tmp_path / "text", f"s3://{bucket}/text")
+    report = millstream.copy(tmp_path / "text", f"s3://{bucket}/text")
     assert (report.num_files, report.num_checked) == (3, 0)
     assert stored(s3, bucket, "text") == {
         "a.txt": b"a.txt",
         "inner/b.txt": b"inner/b.txt",
         "inner/empty.txt": b"",
     }
-    assert penstock.copy(tmp_path / "text", f"s3://{bucket}/text").was_finished
+    assert millstream.copy(tmp_path / "text", f"s3://{bucket}/text").was_finished
     (tmp_path / "text" / "a.txt").write_text("A.txt")
     with pytest.raises(DatasetExistsError, match="already exists"):
-        penstock.copy(tmp_path / "text", f"s3://{bucket}/text")
-    penstock.copy(f"s3://{bucket}/text", tmp_path / "back")
+        millstream.copy(tmp_path / "text", f"s3://{bucket}/text")
+    millstream.copy(f"s3://{bucket}/text", tmp_path / "back")
     assert contents(tmp_path / "back") == stored(s3, bucket, "text")
 
 
 def test_a_list_with_times_is_left_out(source, tmp_path):
-    penstock.convert(penstock.open(source), tmp_path / "ds", "datatrove")
+    millstream.convert(millstream.open(source), tmp_path / "ds", "datatrove")
     (tmp_path / "ds" / "files.json").unlink()
-    penstock.open(tmp_path / "ds", file_list=tmp_path / "ds" / "files.json")
-    penstock.copy(tmp_path / "ds", tmp_path / "copy")
+    millstream.open(tmp_path / "ds", file_list=tmp_path / "ds" / "files.json")
+    millstream.copy(tmp_path / "ds", tmp_path / "copy")
     assert not (tmp_path / "copy" / "files.json").exists()
-    assert penstock.open(tmp_path / "copy").num_records == penstock.open(source).num_records
+    assert millstream.open(tmp_path / "copy").num_records == millstream.open(source).num_records
 
 
 @pytest.fixture
@@ -330,21 +330,21 @@ def test_directories_of_an_unfinished_copy_are_not_read(
     proxied = Remote(endpoint=s3_proxy.endpoint, total_seconds=0.5)
     s3_proxy.set(rates={"503": 1.0}, path="4.txt", methods=["PUT"])
     with pytest.raises(ReadError):
-        penstock.copy(text_in_directories, url, target_remote=proxied)
+        millstream.copy(text_in_directories, url, target_remote=proxied)
     for place in (url, f"{url}/a", f"{url}/b", f"{url}/**/*.txt"):
         with pytest.raises(MissingDataError, match=r"unfinished"):
-            penstock.Source(place)
+            millstream.Source(place)
     with pytest.raises(MissingDataError, match=r"unfinished"):
-        penstock.copy(f"{url}/a", tmp_path / "a")
-    penstock.copy(text_in_directories, url)
+        millstream.copy(f"{url}/a", tmp_path / "a")
+    millstream.copy(text_in_directories, url)
     assert stored(s3, bucket, "text") == contents(text_in_directories)
     s3_proxy.set(rates={"503": 1.0}, path="4.txt", methods=["GET"])
     with pytest.raises(ReadError):
-        penstock.copy(url, tmp_path / "local", remote=proxied)
+        millstream.copy(url, tmp_path / "local", remote=proxied)
     for place in ("", "a", "b"):
         with pytest.raises(MissingDataError, match=r"unfinished"):
-            penstock.Source(tmp_path / "local" / place)
-    penstock.copy(url, tmp_path / "local")
+            millstream.Source(tmp_path / "local" / place)
+    millstream.copy(url, tmp_path / "local")
     assert contents(tmp_path / "local") == contents(text_in_directories)
 
 
@@ -357,12 +357,12 @@ def test_a_job_whose_mark_arrives_late_harms_no_other(
 
     def publish_late(place, name, content):
         monkeypatch.setattr(RemotePlace, "publish", publish)
-        penstock.copy(other, target)
+        millstream.copy(other, target)
         place.publish(name, content)
 
     monkeypatch.setattr(RemotePlace, "publish", publish_late)
     with pytest.raises(DatasetExistsError, match="another job has written to this target"):
-        penstock.copy(source, target)
+        millstream.copy(source, target)
     assert stored(s3, bucket, "data") == contents(other)
 
 
@@ -372,7 +372,7 @@ def test_a_source_that_changed_after_a_copy_was_begun(
     proxied = Remote(endpoint=s3_proxy.endpoint, total_seconds=0.5)
     s3_proxy.set(rates={"503": 1.0}, path="4.txt", methods=["PUT"])
     with pytest.raises(ReadError):
-        penstock.copy(text_in_directories, f"s3://{bucket}/text", target_remote=proxied)
+        millstream.copy(text_in_directories, f"s3://{bucket}/text", target_remote=proxied)
     (text_in_directories / "a/1.txt").write_text("other")
     with pytest.raises(DatasetExistsError, match="was begun here, which has changed since"):
-        penstock.copy(text_in_directories, f"s3://{bucket}/text")
+        millstream.copy(text_in_directories, f"s3://{bucket}/text")

@@ -12,16 +12,16 @@ from pathlib import Path
 import obstore
 import pytest
 
-import penstock
-from penstock.cache import cache_directory
-from penstock.copying import early_upload
-from penstock.copying.early_upload import EarlyUpload
-from penstock.copying.freed import is_freed
-from penstock.copying.local_place import LocalPlace
-from penstock.copying.places import find_target
-from penstock.copying.staged_shards import NUMBERED
-from penstock.errors import DatasetExistsError, MissingDataError, ReadError
-from penstock.remote.options import Remote
+import millstream
+from millstream.cache import cache_directory
+from millstream.copying import early_upload
+from millstream.copying.early_upload import EarlyUpload
+from millstream.copying.freed import is_freed
+from millstream.copying.local_place import LocalPlace
+from millstream.copying.places import find_target
+from millstream.copying.staged_shards import NUMBERED
+from millstream.errors import DatasetExistsError, MissingDataError, ReadError
+from millstream.remote.options import Remote
 from tests.helpers.uploads import contents, staged, stored, write_shards
 from tests.helpers.waiting import wait_until
 
@@ -88,7 +88,7 @@ def test_a_writer_needs_little_disk_however_slow_the_upload(
 
 
 def tokenize(text, target, **options):
-    return penstock.tokenize(
+    return millstream.tokenize(
         text, "bytes", target, shard_bytes=SHARD_BYTES, task_bytes=SHARD_BYTES // 2, **options
     )
 
@@ -110,12 +110,12 @@ def test_convert_and_repack_need_little_disk(
     s3, bucket, s3_environment, tmp_path, text, small_room
 ):
     tokenize(text, tmp_path / "tokens", workers=1)
-    data = penstock.open(tmp_path / "tokens")
+    data = millstream.open(tmp_path / "tokens")
     jobs = {
-        "convert": lambda out, **rest: penstock.convert(
+        "convert": lambda out, **rest: millstream.convert(
             data, out, "megatron", shard_bytes=SHARD_BYTES, workers=2, **rest
         ),
-        "repack": lambda out, **rest: penstock.repack(
+        "repack": lambda out, **rest: millstream.repack(
             text, out, to="parquet", shard_chars=SHARD_BYTES, workers=2, **rest
         ),
     }
@@ -160,7 +160,7 @@ def test_shards_arrive_while_a_job_goes_on_and_nothing_else(
         seen.update(each["path"].removeprefix("tokens/") for page in pages for each in page)
         if seen and progress.num_tasks_done % 20 == 0:
             with pytest.raises(MissingDataError):
-                penstock.open(url)
+                millstream.open(url)
 
     tokenize(text, url, workers=1, shuffle=0, progress=look)
     assert "unfinished.json" in seen
@@ -173,7 +173,7 @@ def test_shards_arrive_while_a_job_goes_on_and_nothing_else(
 
 
 def command(text, url):
-    start = [sys.executable, "-m", "penstock", "tokenize", str(text), "--tokenizer", "bytes"]
+    start = [sys.executable, "-m", "millstream", "tokenize", str(text), "--tokenizer", "bytes"]
     sizes = ["--shard-bytes", str(SHARD_BYTES), "--task-bytes", str(SHARD_BYTES // 8)]
     return [*start, "--out", url, "--workers", "1", *sizes]
 
@@ -209,13 +209,13 @@ def test_a_job_killed_while_it_uploads_continues(
     freed = killed_job(text, url, s3_proxy.endpoint)
     (directory,) = [path for path in cache_directory("staging").iterdir() if path.is_dir()]
     with pytest.raises(MissingDataError, match="unfinished"):
-        penstock.open(url)
+        millstream.open(url)
     with pytest.raises(MissingDataError, match="at the target only"):
-        penstock.open(directory / freed[0])
+        millstream.open(directory / freed[0])
     s3_proxy.reset_counts()
     again = run_again(text, url, s3_proxy.endpoint)
     assert again.returncode == 0, again.stderr
-    penstock.tokenize(
+    millstream.tokenize(
         text,
         "bytes",
         tmp_path / "local",
@@ -270,7 +270,7 @@ def test_a_freed_file_that_is_gone_from_the_bucket_is_an_error(
         assert f"{url}/{lost}: " in again.stderr
         assert f"remove {url} and " in again.stderr
         assert "kept" not in again.stderr
-        assert "penstock.json" not in stored(s3, bucket, "tokens")
+        assert "millstream.json" not in stored(s3, bucket, "tokens")
 
 
 def test_a_server_that_fails_ends_the_job_and_the_next_run_continues(
@@ -362,11 +362,11 @@ def test_a_dataset_that_was_finished_meanwhile_is_not_touched(
     s3, bucket, s3_environment, tmp_path, monkeypatch, small_room
 ):
     url = f"s3://{bucket}/data"
-    late = penstock.Writer(url, vocab_size=1 << 16, shard_bytes=1)
+    late = millstream.Writer(url, vocab_size=1 << 16, shard_bytes=1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))  # of another machine
     write(url, 3)
     expected = stored(s3, bucket, "data")
-    with pytest.raises(DatasetExistsError, match=r"penstock\.json: another job has written"):
+    with pytest.raises(DatasetExistsError, match=r"millstream\.json: another job has written"):
         wait_until(lambda: late.append([1]))
     late.abort()
     assert stored(s3, bucket, "data") == expected

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import PenstockError, ReadError
-from penstock.remote.cache_space import cached_files, drop_file
-from penstock.remote.mirror import Mirror, find_mirrored
+import millstream
+from millstream.errors import MillstreamError, ReadError
+from millstream.remote.cache_space import cached_files, drop_file
+from millstream.remote.mirror import Mirror, find_mirrored
 from tests.helpers.golden_files import GOLDEN
 from tests.helpers.remote_data import upload
 
@@ -30,11 +30,11 @@ def url(tmp_path, s3, bucket):
 
 
 def open_flat(url):
-    return penstock.open(url, format="flat:uint16")
+    return millstream.open(url, format="flat:uint16")
 
 
 def clear():
-    """Do what `penstock cache clear` does."""
+    """Do what `millstream cache clear` does."""
     for file in cached_files():
         drop_file(file)
 
@@ -85,10 +85,10 @@ def test_opening_fails_if_a_file_is_deleted_each_time(url, after_listing):
 def test_a_companion_that_was_deleted_meanwhile_is_found_again(s3, bucket, after_listing):
     folder = GOLDEN / "datatrove" / "folder"
     upload(s3.store(bucket), folder, "folder/")
-    expected = penstock.open(folder).num_documents
+    expected = millstream.open(folder).num_documents
     names = iter([path.name for path in sorted(folder.glob("*.index"))][:1])
     after_listing(lambda: delete(next(names, "")))
-    assert penstock.open(f"s3://{bucket}/folder").num_documents == expected
+    assert millstream.open(f"s3://{bucket}/folder").num_documents == expected
 
 
 @pytest.mark.parametrize("pattern", ["", "/*.txt"])
@@ -100,7 +100,7 @@ def test_no_text_is_left_out(tmp_path, s3, bucket, after_listing, pattern, lose)
     upload(s3.store(bucket), tmp_path / "text", "text/")
     calls = iter([lose])
     after_listing(lambda: next(calls, lambda: None)())
-    source = penstock.Source(f"s3://{bucket}/text{pattern}")
+    source = millstream.Source(f"s3://{bucket}/text{pattern}")
     assert [file[-5:] for file in source.files] == ["0.txt", "1.txt", "2.txt"]
 
 
@@ -118,7 +118,7 @@ def test_opening_and_reading_work_while_others_clear_the_cache(url):
     clearing.start()
     try:
         found = [open_flat(url).fingerprint for _ in range(20)]
-    except PenstockError as error:
+    except MillstreamError as error:
         found = [str(error)]
     finally:
         is_done.set()

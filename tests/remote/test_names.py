@@ -5,9 +5,9 @@ import contextlib
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import FormatError, PenstockError, ReadError, UsageError
-from penstock.remote.urls import parse_url
+import millstream
+from millstream.errors import FormatError, MillstreamError, ReadError, UsageError
+from millstream.remote.urls import parse_url
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.process
@@ -16,8 +16,8 @@ BODY = np.arange(5000, dtype=np.uint16).tobytes()
 
 
 def num_records(url, **options):
-    remote = penstock.Remote(total_seconds=5, **options)
-    data = penstock.open(url, format="flat:uint16", remote=remote)
+    remote = millstream.Remote(total_seconds=5, **options)
+    data = millstream.open(url, format="flat:uint16", remote=remote)
     assert data.windows(100)[7]["input_ids"][0] == 700
     return data.num_records
 
@@ -33,7 +33,7 @@ def num_records(url, **options):
         ("a[1].bin", "a[1].bin"),
         ("a[1].bin", "a%5B1%5D.bin"),
         ("a#b.bin", "a%23b.bin"),
-        ("penstock/remote/a/files/b.bin", "penstock/remote/a/files/b.bin"),  # as in the cache
+        ("millstream/remote/a/files/b.bin", "millstream/remote/a/files/b.bin"),  # as in the cache
     ],
 )
 def test_urls_as_browsers_copy_them(file_server, name, written):
@@ -43,22 +43,22 @@ def test_urls_as_browsers_copy_them(file_server, name, written):
 
 
 def test_a_cache_below_a_directory_with_the_name_of_a_mirror(file_server, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "penstock/remote/a/files/b"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "millstream/remote/a/files/b"))
     (file_server.directory / "x.bin").write_bytes(BODY)
     assert num_records(f"{file_server.endpoint}/x.bin") == 5000
 
 
 def test_text_behind_an_encoded_url(file_server, tmp_path):
     (file_server.directory / "my [1] file.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    source = penstock.Source(f"{file_server.endpoint}/my%20%5B1%5D%20file.jsonl")
+    source = millstream.Source(f"{file_server.endpoint}/my%20%5B1%5D%20file.jsonl")
     assert source.files == (f"{file_server.endpoint}/my [1] file.jsonl",)
-    penstock.tokenize(source, "bytes", tmp_path / "out")
-    assert penstock.open(tmp_path / "out").num_documents == 2
+    millstream.tokenize(source, "bytes", tmp_path / "out")
+    assert millstream.open(tmp_path / "out").num_documents == 2
 
 
 def test_a_name_that_would_be_decoded_twice():
     with pytest.raises(UsageError, match="encoded percent sign"):
-        penstock.open("https://host/a%2520b.bin")
+        millstream.open("https://host/a%2520b.bin")
 
 
 def test_keys_of_object_stores_are_literal(odd_server):
@@ -71,7 +71,7 @@ def test_keys_of_object_stores_are_literal(odd_server):
 @pytest.mark.parametrize("store", ["s3://bucket", "https://host"])
 def test_names_that_stores_do_not_resolve(store, key):
     with pytest.raises(UsageError, match="contains"):
-        penstock.open(f"{store}/{key}")
+        millstream.open(f"{store}/{key}")
 
 
 @pytest.mark.parametrize("key", ["data/a//b.bin", "data/./x.bin", "data/x\ny.bin"])
@@ -91,14 +91,14 @@ def test_long_names(odd_server):
             num_records(f"s3://bucket/{'k' * length}", endpoint=odd_server.url)
 
 
-@pytest.mark.parametrize("name", ["data", "data/penstock.json"])
+@pytest.mark.parametrize("name", ["data", "data/millstream.json"])
 def test_an_empty_manifest(odd_server, name):
-    odd_server.files = {"bucket/data/penstock.json": b"", "data/penstock.json": b""}
+    odd_server.files = {"bucket/data/millstream.json": b"", "data/millstream.json": b""}
     for url in (f"s3://bucket/{name}", f"{odd_server.url}/{name}"):
         options = {"endpoint": odd_server.url} if url.startswith("s3") else {}
         with pytest.raises(FormatError) as failure:
-            penstock.open(url, remote=penstock.Remote(**options))
-        assert "penstock.json" in str(failure.value)
+            millstream.open(url, remote=millstream.Remote(**options))
+        assert "millstream.json" in str(failure.value)
         assert "changed" not in str(failure.value)
 
 
@@ -108,7 +108,7 @@ def test_a_full_disk_when_a_mirror_is_made(small_disk, monkeypatch):
         while True:
             file.write(bytes(4096))
     with pytest.raises(ReadError, match="the disk of the cache is full: free space"):
-        penstock.open("s3://bucket/data")
+        millstream.open("s3://bucket/data")
 
 
 @pytest.mark.parametrize(
@@ -126,15 +126,17 @@ def test_a_full_disk_when_a_mirror_is_made(small_disk, monkeypatch):
 )
 def test_options_of_wrong_types(option):
     with pytest.raises(UsageError, match=next(iter(option))):
-        penstock.Remote(**option)
+        millstream.Remote(**option)
 
 
 def test_patterns_need_a_listing(file_server):
     (file_server.directory / "a.bin").write_bytes(BODY)
-    with pytest.raises(PenstockError, match="HTTP servers do not list files"):
+    with pytest.raises(MillstreamError, match="HTTP servers do not list files"):
         num_records(f"{file_server.endpoint}/*.bin")
 
 
 def test_options_that_are_not_a_remote():
-    with pytest.raises(UsageError, match=r"remote is \{'endpoint_url'.*must be a penstock\.Remote"):
-        penstock.open("s3://bucket/data", remote={"endpoint_url": "http://minio:9000"})
+    with pytest.raises(
+        UsageError, match=r"remote is \{'endpoint_url'.*must be a millstream\.Remote"
+    ):
+        millstream.open("s3://bucket/data", remote={"endpoint_url": "http://minio:9000"})

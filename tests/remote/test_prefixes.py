@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import FormatError
+import millstream
+from millstream.errors import FormatError
 
 obstore = pytest.importorskip("obstore")
 pytestmark = pytest.mark.process
@@ -19,9 +19,9 @@ def opened(odd_server):
 
     def open_key(key, **objects):
         odd_server.files = {f"bucket/{name}": body for name, body in objects.items()}
-        remote = penstock.Remote(endpoint=odd_server.url, total_seconds=8)
-        data = penstock.open(f"s3://bucket/{key}", format="flat:uint16", remote=remote)
-        with penstock.Loader(data.windows(100), 1, shuffle=False, output="numpy") as loader:
+        remote = millstream.Remote(endpoint=odd_server.url, total_seconds=8)
+        data = millstream.open(f"s3://bucket/{key}", format="flat:uint16", remote=remote)
+        with millstream.Loader(data.windows(100), 1, shuffle=False, output="numpy") as loader:
             first = next(iter(loader))["input_ids"][0]
         assert first[:100].tolist() == TOKENS[:100].tolist()
         return data.num_records
@@ -41,20 +41,20 @@ def test_a_mark_of_the_prefix_with_content_cannot_be_named(opened):
 
 
 def test_a_mark_of_a_directory_with_a_dataset(tmp_path, odd_server):
-    with penstock.Writer(tmp_path / "data", vocab_size=1 << 16) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=1 << 16) as writer:
         writer.append(TOKENS)
     odd_server.files = {
         f"bucket/data/{path.name}": path.read_bytes() for path in (tmp_path / "data").iterdir()
     } | {"bucket/data/": b""}
-    remote = penstock.Remote(endpoint=odd_server.url)
-    assert penstock.open("s3://bucket/data", remote=remote).num_records == 5000
+    remote = millstream.Remote(endpoint=odd_server.url)
+    assert millstream.open("s3://bucket/data", remote=remote).num_records == 5000
 
 
 def test_a_mark_of_a_directory_on_a_real_server(s3, bucket, s3_environment):
     s3.create_directory(bucket, "data")
     obstore.put(s3.store(bucket), "data/a.bin", BODY)
     for key in ("data", "data/*.bin", "data/a.bin"):
-        assert penstock.open(f"s3://{bucket}/{key}", format="flat:uint16").num_records == 5000
+        assert millstream.open(f"s3://{bucket}/{key}", format="flat:uint16").num_records == 5000
 
 
 def test_a_mark_in_the_cache_of_an_earlier_version_gives_way(opened, tmp_path):

@@ -4,8 +4,8 @@ from concurrent.futures import Future
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.remote.ranges_under_way import RangesUnderWay
-from penstock.remote.store import MAX_REQUEST_BYTES
+from millstream.remote.ranges_under_way import RangesUnderWay
+from millstream.remote.store import MAX_REQUEST_BYTES
 
 UNIT = MAX_REQUEST_BYTES // 4  # so that some ranges need several requests
 

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import MissingDataError, PenstockError, ReadError, UsageError
+import millstream
+from millstream.errors import MillstreamError, MissingDataError, ReadError, UsageError
 from tests.helpers.remote_data import batches_of, write_tokens
 
 pytest.importorskip("obstore")
@@ -18,14 +18,14 @@ BODY = TOKENS.tobytes()
 
 def open_at(server, url, **options):
     options = {"endpoint": server.url, "total_seconds": 6, "request_seconds": 2} | options
-    remote = penstock.Remote(**{name: each for name, each in options.items() if each is not None})
-    return penstock.open(url, format="flat:uint16", remote=remote)
+    remote = millstream.Remote(**{name: each for name, each in options.items() if each is not None})
+    return millstream.open(url, format="flat:uint16", remote=remote)
 
 
 def refusal(server, url, **options):
     """The error of opening a URL, which comes without waiting."""
     start = time.monotonic()
-    with pytest.raises(PenstockError) as failure:
+    with pytest.raises(MillstreamError) as failure:
         open_at(server, url, **options)
     assert time.monotonic() - start < 3
     return failure.value
@@ -74,7 +74,7 @@ def test_credentials_that_expire_in_a_run(odd_server):
     start = time.monotonic()
     with (
         pytest.raises(ReadError, match="the credentials have expired; renew them"),
-        penstock.Loader(data.windows(64), 4, seed=1, output="numpy") as loader,
+        millstream.Loader(data.windows(64), 4, seed=1, output="numpy") as loader,
     ):
         for _ in loader:
             odd_server.refuse(400, "ExpiredToken")
@@ -85,7 +85,7 @@ def test_a_web_page_as_an_endpoint(odd_server):
     page = b"<html>Hello</html>"
     odd_server.refusals = dict.fromkeys(("GET", "HEAD"), (200, {"ETag": '"page"'}, page))
     assert odd_server.url in str(refusal(odd_server, "s3://bucket/data"))
-    text = str(refusal(odd_server, "s3://bucket/data/penstock.json"))
+    text = str(refusal(odd_server, "s3://bucket/data/millstream.json"))
     assert f"not an object store; check the endpoint {odd_server.url}" in text
 
 
@@ -104,7 +104,7 @@ def test_a_server_without_ranges(odd_server):
     odd_server.files["x.bin"] = BODY
     odd_server.has_ranges = False
     text = str(refusal(odd_server, f"{odd_server.url}/x.bin", endpoint=None))
-    assert "penstock fetch URL --out DIRECTORY" in text
+    assert "millstream fetch URL --out DIRECTORY" in text
 
 
 @pytest.mark.parametrize("status", [400, 403, 405, 501])
@@ -132,7 +132,7 @@ def test_a_server_that_answers_no_method(odd_server):
 @pytest.mark.parametrize("has_time", [True, False])
 @pytest.mark.parametrize("name", ["x.bin", "data/files.json", "data"])
 def test_a_server_that_cannot_tell_changes(odd_server, has_etag, has_time, name):
-    odd_server.files = {"x.bin": BODY, "data/files.json": b"", "data/penstock.json": b""}
+    odd_server.files = {"x.bin": BODY, "data/files.json": b"", "data/millstream.json": b""}
     odd_server.has_etag, odd_server.has_time = has_etag, has_time
     url = f"{odd_server.url}/{name}"
     if has_etag or has_time:
@@ -140,7 +140,7 @@ def test_a_server_that_cannot_tell_changes(odd_server, has_etag, has_time, name)
             assert open_at(odd_server, url, endpoint=None).num_records == 5000
     else:
         text = str(refusal(odd_server, url, endpoint=None))
-        for part in ("neither ETag nor Last-Modified", "penstock fetch URL --out DIRECTORY"):
+        for part in ("neither ETag nor Last-Modified", "millstream fetch URL --out DIRECTORY"):
             assert part in text
 
 
@@ -209,10 +209,10 @@ def test_data_that_may_be_read_but_not_listed(odd_server, tmp_path, cache_bytes)
     odd_server.files, odd_server.may_list = files | {"bucket/x.bin": BODY}, False
     options = {"cache_bytes": cache_bytes}
     assert open_at(odd_server, "s3://bucket/x.bin", **options).num_records == 5000
-    remote = penstock.Remote(endpoint=odd_server.url, **options)
-    data = penstock.open("s3://bucket/data", remote=remote)
+    remote = millstream.Remote(endpoint=odd_server.url, **options)
+    data = millstream.open("s3://bucket/data", remote=remote)
     loaders = (
-        penstock.Loader(each.windows(64), 8, seed=1, output="numpy") for each in (data, local)
+        millstream.Loader(each.windows(64), 8, seed=1, output="numpy") for each in (data, local)
     )
     first, second = (batches_of(each, 100) for each in loaders)
     assert first == second

@@ -10,11 +10,11 @@ import numpy as np
 import obstore
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.errors import FormatError, PenstockError
-from penstock.load.warming import warm
-from penstock.read.files import FileKind
+import millstream
+from millstream.cli import main
+from millstream.errors import FormatError, MillstreamError
+from millstream.load.warming import warm
+from millstream.read.files import FileKind
 from tests.helpers.programs import run_python
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 from tests.helpers.waiting import wait_until
@@ -22,7 +22,7 @@ from tests.helpers.waiting import wait_until
 pytestmark = [
     pytest.mark.process,
     # On a machine that is busy, a loop may wait for longer than the warning allows.
-    pytest.mark.filterwarnings("ignore::penstock.WaitingWarning"),
+    pytest.mark.filterwarnings("ignore::millstream.WaitingWarning"),
 ]
 
 
@@ -38,23 +38,23 @@ def url(s3, bucket, local, s3_environment):
     return f"s3://{bucket}/data"
 
 
-IN_BLOCKS = penstock.BlockShuffle(128, inside=True)
+IN_BLOCKS = millstream.BlockShuffle(128, inside=True)
 """Rows that are shuffled globally are not stored in a cache that is much smaller than the data."""
 
 
 def loader(data, **options):
-    return penstock.Loader(data.windows(64), 4, **{"seed": 7, "output": "numpy"} | options)
+    return millstream.Loader(data.windows(64), 4, **{"seed": 7, "output": "numpy"} | options)
 
 
 READ = """
 import sys
-import penstock
+import millstream
 from tests.helpers.remote_data import batches_of
 import hashlib
 
 url, limit, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-data = penstock.open(url, remote=penstock.Remote(cache_bytes=limit, ahead_bytes=1 << 16))
-loader = penstock.Loader(data.windows(64), 4, seed=7, output="numpy")
+data = millstream.open(url, remote=millstream.Remote(cache_bytes=limit, ahead_bytes=1 << 16))
+loader = millstream.Loader(data.windows(64), 4, seed=7, output="numpy")
 print(hashlib.sha256(repr(batches_of(loader, count)).encode()).hexdigest())
 """
 
@@ -66,26 +66,26 @@ def digest_of(data, count):
 
 
 def test_all_data_are_read_once_and_then_from_the_cache(local, url, s3_proxy):
-    remote = penstock.Remote(endpoint=s3_proxy.endpoint)
+    remote = millstream.Remote(endpoint=s3_proxy.endpoint)
     expected = batches_of(loader(local))
-    assert batches_of(loader(penstock.open(url, remote=remote))) == expected
+    assert batches_of(loader(millstream.open(url, remote=remote))) == expected
     first = s3_proxy.counts()["body_bytes"]
     assert first < 1.2 * sum(shard.files[".stream"].size_bytes for shard in local.shards)
     s3_proxy.reset_counts()
-    assert batches_of(loader(penstock.open(url, remote=remote))) == expected
+    assert batches_of(loader(millstream.open(url, remote=remote))) == expected
     assert s3_proxy.counts()["body_bytes"] < 20_000
 
 
 def test_files_that_sources_of_a_mixture_share_are_copied_once(local, url, s3_proxy):
     num_bytes = sum(shard.files[".stream"].size_bytes for shard in local.shards)
-    remote = penstock.Remote(endpoint=s3_proxy.endpoint, cache_bytes=int(1.3 * num_bytes))
-    data = penstock.open(url, remote=remote)
-    mixture = penstock.mix(
+    remote = millstream.Remote(endpoint=s3_proxy.endpoint, cache_bytes=int(1.3 * num_bytes))
+    data = millstream.open(url, remote=remote)
+    mixture = millstream.mix(
         {"one": (data.windows(64), 1), "other": (data.documents(64, extras=()), 1)}
     )
     files = [data.reader.mirrored(shard, FileKind.RECORDS) for shard in range(len(data.shards))]
     s3_proxy.reset_counts()
-    with penstock.Loader(mixture, 4, output="numpy") as batches:
+    with millstream.Loader(mixture, 4, output="numpy") as batches:
         next(iter(batches))
         wait_until(lambda: all(file.blocks.is_whole for file in files), 10)
     assert s3_proxy.counts()["body_bytes"] < 1.1 * num_bytes
@@ -96,8 +96,8 @@ def test_the_cache_goes_back_to_its_limit(tmp_path, s3, bucket, s3_environment):
     """It is measured every half second, and exceeds its limit by what is fetched meanwhile."""
     local = write_tokens(tmp_path / "large", 3_000_000, shard_bytes=1 << 20)
     upload(s3.store(bucket), tmp_path / "large", "large/")
-    remote = penstock.Remote(cache_bytes=1 << 20, ahead_bytes=1 << 16)
-    data = penstock.open(f"s3://{bucket}/large", remote=remote)
+    remote = millstream.Remote(cache_bytes=1 << 20, ahead_bytes=1 << 16)
+    data = millstream.open(f"s3://{bucket}/large", remote=remote)
     found = []
     with loader(data, shuffle=IN_BLOCKS) as batches:
         for batch in batches:
@@ -118,20 +118,20 @@ def test_a_step_that_arrives_slowly_is_not_dropped_before_it_is_whole(
 ):
     """It takes longer than the cache takes to look for blocks to drop."""
     s3_proxy.set(latency_s=0.1)
-    remote = penstock.Remote(
+    remote = millstream.Remote(
         endpoint=s3_proxy.endpoint, cache_bytes=limit, max_requests=2, ahead_bytes=1 << 16
     )
-    data = penstock.open(url, remote=remote)
+    data = millstream.open(url, remote=remote)
 
     def batches(data):
         options = {"seed": 7, "output": "numpy", "prefetch": 1, "shuffle": IN_BLOCKS}
-        return batches_of(penstock.Loader(getattr(data, view)(256), 24, **options), 2)
+        return batches_of(millstream.Loader(getattr(data, view)(256), 24, **options), 2)
 
     assert batches(data) == batches(local)
 
 
 def test_without_a_cache_only_manifests_and_tables_stay(local, url, tmp_path):
-    data = penstock.open(url, remote=penstock.Remote(cache_bytes=0))
+    data = millstream.open(url, remote=millstream.Remote(cache_bytes=0))
     assert batches_of(loader(data)) == batches_of(loader(local))
     assert cached_bytes(tmp_path / "cache") < 50_000
 
@@ -143,10 +143,11 @@ def test_scattered_rows_are_stored_only_if_that_saves_bytes(
     local, url, tmp_path, s3_proxy, seq_len, is_stored
 ):
     """Two blocks of 4 KiB would be fetched for a row of 4 KB, and kept for one epoch in five."""
-    remote = penstock.Remote(endpoint=s3_proxy.endpoint, cache_bytes=200_000, ahead_bytes=1 << 16)
-    data = penstock.open(url, remote=remote)
+    remote = millstream.Remote(endpoint=s3_proxy.endpoint, cache_bytes=200_000, ahead_bytes=1 << 16)
+    data = millstream.open(url, remote=remote)
     both = [
-        penstock.Loader(each.windows(seq_len), 1, seed=7, output="numpy") for each in (data, local)
+        millstream.Loader(each.windows(seq_len), 1, seed=7, output="numpy")
+        for each in (data, local)
     ]
     s3_proxy.reset_counts()
     assert batches_of(both[0], 100) == batches_of(both[1], 100)
@@ -157,10 +158,10 @@ def test_scattered_rows_are_stored_only_if_that_saves_bytes(
 
 
 def test_scattered_rows_that_the_cache_has_are_not_fetched(local, url, s3_proxy):
-    remote = penstock.Remote(endpoint=s3_proxy.endpoint, cache_bytes=400_000, ahead_bytes=1 << 16)
-    data, local = (each.windows(2048) for each in (penstock.open(url, remote=remote), local))
+    remote = millstream.Remote(endpoint=s3_proxy.endpoint, cache_bytes=400_000, ahead_bytes=1 << 16)
+    data, local = (each.windows(2048) for each in (millstream.open(url, remote=remote), local))
     remote_loader, local_loader = (
-        penstock.Loader(each, 4, seed=7, output="numpy") for each in (data, local)
+        millstream.Loader(each, 4, seed=7, output="numpy") for each in (data, local)
     )
     warm([remote_loader], 8)
     s3_proxy.reset_counts()
@@ -175,7 +176,7 @@ def remove_whole(directory):
 
 
 def test_a_cache_that_was_removed_is_made_again(local, url, tmp_path):
-    data, expected = penstock.open(url), batches_of(loader(local), 600)
+    data, expected = millstream.open(url), batches_of(loader(local), 600)
     found = []
     with loader(data, prefetch=1) as batches:
         for batch in batches:
@@ -196,7 +197,7 @@ def test_a_full_disk_is_told_with_what_to_do(local, url, small_disk, monkeypatch
     done = run_python(READ, url, 1 << 30, 1500)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    for part in ("No space left", "disk of the cache is full", "PENSTOCK_CACHE_BYTES", url):
+    for part in ("No space left", "disk of the cache is full", "MILLSTREAM_CACHE_BYTES", url):
         assert part in last, last
     assert main(["cache", "clear"]) == 0
     done = run_python(READ, url, 0, 300)
@@ -216,7 +217,7 @@ def test_a_limit_below_the_size_of_the_disk_keeps_it_from_filling(
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
 def test_a_read_only_cache_is_told_with_what_to_do(url, tmp_path):
     (tmp_path / "cache").mkdir(mode=0o555)
-    program = "import os, sys; os.setuid(65534); import penstock; penstock.open(sys.argv[1])"
+    program = "import os, sys; os.setuid(65534); import millstream; millstream.open(sys.argv[1])"
     done = run_python(program, url)
     if "ModuleNotFoundError" in done.stderr or "can't open" in done.stderr:
         pytest.skip("another user cannot read this checkout")
@@ -235,7 +236,7 @@ def test_a_damaged_object_is_found_by_the_block_checksums(local, url, s3, bucket
     shard = local.shards[1].path(".stream")
     obstore.put(s3.store(bucket), f"data/{shard.name}", damage(shard))
     with pytest.raises(FormatError, match="block checksums; the object is damaged") as failure:
-        batches_of(loader(penstock.open(url)))
+        batches_of(loader(millstream.open(url)))
     assert f"{url}/{shard.name}" in str(failure.value)
 
 
@@ -244,7 +245,7 @@ def test_an_object_that_was_damaged_between_two_runs_is_found(local, url, s3, bu
     run_python(READ, url, 1 << 30, 1)
     shard = local.shards[2].path(".stream")
     obstore.put(s3.store(bucket), f"data/{shard.name}", damage(shard))
-    data = penstock.open(url)
+    data = millstream.open(url)
     expected = [plain(each) for each in loader(local)]
     found = []
     try:
@@ -263,24 +264,24 @@ def test_an_object_that_changed_between_two_runs_is_read_anew(file_server, tmp_p
     for _ in range(3):
         (tmp_path / "new").write_bytes(generator.bytes(600_000))
         (tmp_path / "new").replace(path)
-        local = penstock.open(path, format="flat:uint16")
+        local = millstream.open(path, format="flat:uint16")
         for count in (5, None):  # in part, then all
-            data = penstock.open(f"{file_server.endpoint}/x.bin", format="flat:uint16")
+            data = millstream.open(f"{file_server.endpoint}/x.bin", format="flat:uint16")
             assert batches_of(loader(data), count) == batches_of(loader(local), count)
 
 
 def test_a_dataset_that_was_written_again_is_read_anew(local, url, s3, bucket, tmp_path):
-    assert batches_of(loader(penstock.open(url))) == batches_of(loader(local))
+    assert batches_of(loader(millstream.open(url))) == batches_of(loader(local))
     other = write_tokens(tmp_path / "other", 500_000, shard_bytes=200_000, seed=1)
     upload(s3.store(bucket), tmp_path / "other", "data/")
-    assert batches_of(loader(penstock.open(url))) == batches_of(loader(other))
+    assert batches_of(loader(millstream.open(url))) == batches_of(loader(other))
 
 
 def test_a_dataset_that_is_written_again_before_it_is_read_is_told(
     local, url, s3, bucket, tmp_path
 ):
     """Its shards have the same sizes, and no ETags were seen."""
-    data = penstock.open(url)
+    data = millstream.open(url)
     write_tokens(tmp_path / "other", 500_000, shard_bytes=200_000, seed=1)
     upload(s3.store(bucket), tmp_path / "other", "data/")
     with pytest.raises(FormatError, match=r"\.stream: .* the dataset has changed: open it again"):
@@ -289,11 +290,11 @@ def test_a_dataset_that_is_written_again_before_it_is_read_is_told(
 
 def test_the_manifest_that_was_read_last_counts(local, url, s3, bucket, tmp_path):
     """A dataset of the one before must not fetch under its name what is there now."""
-    view = penstock.open(url).windows(64)
+    view = millstream.open(url).windows(64)
     assert plain(view[0]) == plain(local.windows(64)[0])
     other = write_tokens(tmp_path / "other", 500_000, shard_bytes=200_000, seed=1)
     upload(s3.store(bucket), tmp_path / "other", "data/")
-    assert plain(penstock.open(url).windows(64)[0]) == plain(other.windows(64)[0])
+    assert plain(millstream.open(url).windows(64)[0]) == plain(other.windows(64)[0])
     remove_whole(tmp_path / "cache")
     with pytest.raises(FormatError, match=r"\.stream: has changed since it was opened"):
         view[0]
@@ -324,7 +325,7 @@ def test_two_services_with_buckets_of_one_name_have_caches_of_their_own(
     assert run_python(READ, url, 1 << 30, 50).stdout.strip() == expected
     size = cached_bytes(tmp_path / "cache")
     monkeypatch.setenv(variable, s3.endpoint)
-    from penstock.remote.cache_space import cached_files
+    from millstream.remote.cache_space import cached_files
 
     assert sum(file.num_bytes for file in cached_files()) == size
     assert run_python(READ, url, 1 << 30, 50).stdout.strip() == expected
@@ -342,7 +343,9 @@ def test_a_small_cache_drops_files_that_nobody_uses(local, url, tmp_path, s3, bu
         os.utime(path, (0, 0))
     before = cached_bytes(tmp_path / "cache")
     assert before > 500_000
-    data = penstock.open(url, remote=penstock.Remote(cache_bytes=before // 2, ahead_bytes=1 << 16))
+    data = millstream.open(
+        url, remote=millstream.Remote(cache_bytes=before // 2, ahead_bytes=1 << 16)
+    )
     batches = [batches_of(loader(each, shuffle=IN_BLOCKS), 1500) for each in (data, local)]
     assert batches[0] == batches[1]
     names = {Path(path).name for path in (tmp_path / "cache").rglob("maps/old/*.stream.blocks")}
@@ -352,19 +355,19 @@ def test_a_small_cache_drops_files_that_nobody_uses(local, url, tmp_path, s3, bu
 def test_an_object_that_is_also_a_prefix_is_told(s3, bucket, s3_environment):
     store = s3.store(bucket)
     obstore.put(store, "a/x.bin/part.bin", bytes(10_000))
-    penstock.open(f"s3://{bucket}/a/x.bin/part.bin", format="flat:uint16")
+    millstream.open(f"s3://{bucket}/a/x.bin/part.bin", format="flat:uint16")
     try:
         obstore.put(store, "a/x.bin", bytes(10_000))
     except Exception:
         pytest.skip("this server has no such objects")
-    with pytest.raises(PenstockError, match="is both an object and a prefix"):
-        penstock.open(f"s3://{bucket}/a/x.bin", format="flat:uint16")
+    with pytest.raises(MillstreamError, match="is both an object and a prefix"):
+        millstream.open(f"s3://{bucket}/a/x.bin", format="flat:uint16")
 
 
 def test_damage_is_found_by_verify(local, url, s3, bucket):
     shard = local.shards[0].path(".stream")
     obstore.put(s3.store(bucket), f"data/{shard.name}", damage(shard))
-    command = [sys.executable, "-m", "penstock", "verify", url]
+    command = [sys.executable, "-m", "millstream", "verify", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode != 0
     assert f"data/{shard.name}: xxh3 is" in done.stdout
@@ -372,7 +375,7 @@ def test_damage_is_found_by_verify(local, url, s3, bucket):
 
 @pytest.mark.slow
 def test_bench_caches_what_its_steps_read_and_not_a_large_dataset(local, url, monkeypatch):
-    from penstock.cli import bench_remote, main
+    from millstream.cli import bench_remote, main
 
     limits, measure = [], bench_remote._measure
 

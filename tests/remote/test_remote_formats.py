@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import FormatError, MissingDataError, PenstockError
+import millstream
+from millstream.errors import FormatError, MillstreamError, MissingDataError
 from tests.helpers.golden_files import EXPECTED, GOLDEN, path_of
 from tests.helpers.objects import write_objects
 from tests.helpers.remote_data import batches_of, plain, publish, upload, write_tokens
@@ -30,7 +30,7 @@ def golden_bucket(s3):
 @pytest.fixture
 def remote(s3, s3_environment):
     """Opens what was uploaded; `s3_environment` says where the server is."""
-    return penstock.Remote(region=s3.region)
+    return millstream.Remote(region=s3.region)
 
 
 def documents_of(data):
@@ -46,7 +46,7 @@ def outcome(open_data, root):
     try:
         data = open_data()
         return [data.num_records, str(data.fields), data.fingerprint, documents_of(data)]
-    except PenstockError as error:
+    except MillstreamError as error:
         return relative(str(error), root)
 
 
@@ -56,8 +56,8 @@ def test_every_golden_format_has_the_same_documents_in_a_bucket(golden_bucket, r
     for name in EXPECTED:
         path = path_of(name)
         url = f"{golden_bucket}/{path.relative_to(GOLDEN)}"
-        local = outcome(lambda path=path: penstock.open(path), GOLDEN)
-        found = outcome(lambda url=url: penstock.open(url, remote=remote), golden_bucket)
+        local = outcome(lambda path=path: millstream.open(path), GOLDEN)
+        found = outcome(lambda url=url: millstream.open(url, remote=remote), golden_bucket)
         if found != local:
             differing.append((name, str(local)[:200], str(found)[:200]))
     assert differing == []
@@ -71,9 +71,9 @@ def test_every_golden_format_has_the_same_documents_over_http(file_server):
         path = path_of(name)
         if name == "arrow/hf_dict" or (path.is_dir() and not list(path.glob("*.json"))):
             continue  # a directory that only a listing shows
-        local = outcome(lambda path=path: penstock.open(path), GOLDEN)
+        local = outcome(lambda path=path: millstream.open(path), GOLDEN)
         place = f"{url}/{path.relative_to(GOLDEN)}"
-        found = outcome(lambda place=place: penstock.open(place), url)
+        found = outcome(lambda place=place: millstream.open(place), url)
         if found != local:
             differing.append((name, str(local)[:200], str(found)[:200]))
     assert differing == []
@@ -84,13 +84,13 @@ def test_every_golden_format_has_the_same_documents_over_http(file_server):
 def test_documents_are_found_by_their_marks(golden_bucket, remote, name):
     entry, path = EXPECTED[name], path_of(name)
     marks = {"bos_id": entry["bos"]} if entry.get("bos") else {"eos_id": entry["eos"]}
-    data = penstock.open(f"{golden_bucket}/{path.relative_to(GOLDEN)}", remote=remote, **marks)
-    assert documents_of(data) == documents_of(penstock.open(path, **marks))
+    data = millstream.open(f"{golden_bucket}/{path.relative_to(GOLDEN)}", remote=remote, **marks)
+    assert documents_of(data) == documents_of(millstream.open(path, **marks))
 
 
 def test_a_prefix_of_megatron_opens_as_it_does_in_place(golden_bucket, remote):
-    data = penstock.open(f"{golden_bucket}/megatron/multi", remote=remote)
-    assert documents_of(data) == documents_of(penstock.open(GOLDEN / "megatron/multi"))
+    data = millstream.open(f"{golden_bucket}/megatron/multi", remote=remote)
+    assert documents_of(data) == documents_of(millstream.open(GOLDEN / "megatron/multi"))
 
 
 def to_json(value):
@@ -132,8 +132,8 @@ def test_files_of_many_blocks_are_never_read_where_nothing_was_fetched(
     upload(s3.store(bucket), tmp_path / "large", "large/")
     names = ["rows.parquet", "plain.arrow", "packed.arrow", "dolma.npy", "array.npy", "flat.bin"]
     for name in names:
-        local = penstock.open(tmp_path / "large" / name)
-        data = penstock.open(f"s3://{bucket}/large/{name}", remote=remote)
+        local = millstream.open(tmp_path / "large" / name)
+        data = millstream.open(f"s3://{bucket}/large/{name}", remote=remote)
         assert documents_of(data) == documents_of(local), name
         assert data.fingerprint == local.fingerprint
 
@@ -143,15 +143,15 @@ def test_a_decoded_copy_is_made_once(tmp_path, s3, bucket, remote):
     write_large_files(tmp_path / "large")
     upload(s3.store(bucket), tmp_path / "large" / "rows.parquet")
     for _ in range(3):
-        penstock.open(f"s3://{bucket}/rows.parquet", remote=remote)
-    copies = list((tmp_path / "cache").rglob("penstock.json"))
+        millstream.open(f"s3://{bucket}/rows.parquet", remote=remote)
+    copies = list((tmp_path / "cache").rglob("millstream.json"))
     assert len(copies) == 1
 
 
 @pytest.mark.slow
 def test_metadata_objects_packed_rows_and_mixtures_are_the_same(tmp_path, s3, bucket, remote):
     store, generator = s3.store(bucket), np.random.default_rng(5)
-    with penstock.Writer(
+    with millstream.Writer(
         tmp_path / "spans", vocab_size=1 << 16, metadata=to_json, shard_bytes=30_000
     ) as writer:
         for number in range(200):
@@ -168,9 +168,11 @@ def test_metadata_objects_packed_rows_and_mixtures_are_the_same(tmp_path, s3, bu
         upload(store, tmp_path / name, f"{name}/")
 
     def views(root, **options):
-        spans, tokens = (penstock.open(f"{root}/{name}", **options) for name in ("spans", "tokens"))
-        objects = penstock.open(f"{root}/objects", **options)
-        mixture = penstock.mix({"a": (spans.windows(64), 1), "b": (tokens.windows(64), 2)})
+        spans, tokens = (
+            millstream.open(f"{root}/{name}", **options) for name in ("spans", "tokens")
+        )
+        objects = millstream.open(f"{root}/objects", **options)
+        mixture = millstream.mix({"a": (spans.windows(64), 1), "b": (tokens.windows(64), 2)})
         return [
             spans.windows(64, metadata=json.loads),
             spans.documents(128),
@@ -182,12 +184,12 @@ def test_metadata_objects_packed_rows_and_mixtures_are_the_same(tmp_path, s3, bu
     expected_views = views(tmp_path)
     mixture = expected_views[-1]
     for local, other in zip(expected_views, views(f"s3://{bucket}", remote=remote), strict=True):
-        for shuffle in (True, penstock.BlockShuffle(8)):
+        for shuffle in (True, millstream.BlockShuffle(8)):
             options = {"seed": 3, "shuffle": shuffle, "output": "numpy"}
             if local is mixture:  # it has an order of its own
                 options = {"output": "numpy"}
-            expected = batches_of(penstock.Loader(local, 4, **options), 60)
-            assert batches_of(penstock.Loader(other, 4, **options), 60) == expected
+            expected = batches_of(millstream.Loader(local, 4, **options), 60)
+            assert batches_of(millstream.Loader(other, 4, **options), 60) == expected
         if local is not mixture:
             assert plain(other[len(other) - 1]) == plain(local[len(local) - 1])
 
@@ -199,7 +201,7 @@ def test_patterns_lists_and_local_paths_mix(tmp_path, s3, bucket, file_server):
         (tmp_path / f"{name}.bin").write_bytes(generator.bytes(20_000))
         upload(s3.store(bucket), tmp_path / f"{name}.bin", "train/")
     (file_server.directory / "b.bin").write_bytes((tmp_path / "b.bin").read_bytes())
-    local = penstock.open([tmp_path / f"{name}.bin" for name in "abc"], format="flat:uint16")
+    local = millstream.open([tmp_path / f"{name}.bin" for name in "abc"], format="flat:uint16")
     sources = [
         f"s3://{bucket}/train/*.bin",
         f"s3://{bucket}/train",
@@ -208,15 +210,15 @@ def test_patterns_lists_and_local_paths_mix(tmp_path, s3, bucket, file_server):
         [f"s3://{bucket}/train/a.bin", f"{file_server.endpoint}/b.bin", tmp_path / "c.bin"],
     ]
     for source in sources:
-        data = penstock.open(source, format="flat:uint16")
+        data = millstream.open(source, format="flat:uint16")
         assert documents_of(data) == documents_of(local)
 
 
 def test_a_dataset_is_read_over_http_without_a_listing(tmp_path, file_server):
     local = write_tokens(tmp_path / "tokens", 50_000, shard_bytes=20_000)
     url = publish(file_server, tmp_path / "tokens", "my data, 100% ü#1")
-    for source in (url, f"{url}/penstock.json"):
-        assert documents_of(penstock.open(source)) == documents_of(local)
+    for source in (url, f"{url}/millstream.json"):
+        assert documents_of(millstream.open(source)) == documents_of(local)
 
 
 def test_a_file_list_is_read_over_http(tmp_path, file_server):
@@ -224,7 +226,7 @@ def test_a_file_list_is_read_over_http(tmp_path, file_server):
     (file_server.directory / "x.bin").write_bytes(content)
     listed = [{"path": "x.bin", "size": len(content)}]
     (file_server.directory / "files.json").write_text(json.dumps(listed))
-    data = penstock.open(file_server.endpoint, format="flat:uint16")
+    data = millstream.open(file_server.endpoint, format="flat:uint16")
     assert data.document(0).tobytes() == content
 
 
@@ -235,19 +237,19 @@ def test_a_file_list_made_locally_is_read_after_an_upload(tmp_path, s3, bucket, 
     for name in "ab":
         (tmp_path / "flat" / f"{name}.bin").write_bytes(np.random.default_rng(1).bytes(20_000))
     listed = tmp_path / "flat" / "files.json"
-    local = penstock.open(tmp_path / "flat/*.bin", format="flat:uint16", file_list=listed)
+    local = millstream.open(tmp_path / "flat/*.bin", format="flat:uint16", file_list=listed)
     assert "mtime_ns" in listed.read_text()
     upload(s3.store(bucket), tmp_path / "flat", "flat/")
     url = publish(file_server, tmp_path / "flat")
     for path in (file_server.directory / "data").iterdir():
         os.utime(path, (1e9, 1e9))
     for source in (f"s3://{bucket}/flat", f"s3://{bucket}/flat/files.json", url):
-        data = penstock.open(source, format="flat:uint16")
+        data = millstream.open(source, format="flat:uint16")
         assert documents_of(data) == documents_of(local)
     (tmp_path / "b.bin").write_bytes(b"shorter!")
     upload(s3.store(bucket), tmp_path / "b.bin", "flat/")
     with pytest.raises(FormatError, match=r"b\.bin: 8 bytes, but files\.json says 20,000"):
-        penstock.open(f"s3://{bucket}/flat", format="flat:uint16")
+        millstream.open(f"s3://{bucket}/flat", format="flat:uint16")
 
 
 def test_a_file_list_finds_what_belongs_to_its_files(file_server):
@@ -257,15 +259,15 @@ def test_a_file_list_finds_what_belongs_to_its_files(file_server):
     names = sorted(path.name for path in folder.glob("*.ds"))
     listed = [{"path": name, "size": (folder / name).stat().st_size} for name in names]
     (file_server.directory / "data" / "files.json").write_text(json.dumps(listed))
-    data = penstock.open(url)
-    assert documents_of(data) == documents_of(penstock.open([folder / name for name in names]))
+    data = millstream.open(url)
+    assert documents_of(data) == documents_of(millstream.open([folder / name for name in names]))
 
 
 def test_a_public_bucket_needs_no_credentials(tmp_path, s3):
     local = write_tokens(tmp_path / "tokens", 5000)
     upload(s3.store("public"), tmp_path / "tokens", "tokens/")
-    remote = penstock.Remote(anonymous=True, endpoint=s3.endpoint)
-    data = penstock.open("s3://public/tokens", remote=remote)
+    remote = millstream.Remote(anonymous=True, endpoint=s3.endpoint)
+    data = millstream.open("s3://public/tokens", remote=remote)
     assert documents_of(data) == documents_of(local)
 
 
@@ -279,17 +281,17 @@ def test_a_profile_of_the_aws_tools_gives_keys_and_endpoint(tmp_path, s3, bucket
     )
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    data = penstock.open(f"s3://{bucket}/tokens", remote=penstock.Remote(profile="lab"))
+    data = millstream.open(f"s3://{bucket}/tokens", remote=millstream.Remote(profile="lab"))
     assert documents_of(data) == documents_of(local)
 
 
 def test_an_unfinished_directory_is_refused(tmp_path, s3, bucket, remote):
     write_tokens(tmp_path / "tokens", 5000)
-    (tmp_path / "tokens" / "penstock.json").unlink()
-    (tmp_path / "tokens" / "plan.json").write_text('{"format": "penstock-plan", "tasks": []}')
+    (tmp_path / "tokens" / "millstream.json").unlink()
+    (tmp_path / "tokens" / "plan.json").write_text('{"format": "millstream-plan", "tasks": []}')
     upload(s3.store(bucket), tmp_path / "tokens", "tokens/")
     with pytest.raises(MissingDataError, match="unfinished"):
-        penstock.open(f"s3://{bucket}/tokens", remote=remote)
+        millstream.open(f"s3://{bucket}/tokens", remote=remote)
 
 
 @pytest.mark.usefixtures("s3_environment")
@@ -301,7 +303,7 @@ def test_the_cache_may_lie_behind_a_symbolic_link(tmp_path, s3, bucket, monkeypa
     monkeypatch.chdir(tmp_path)
     for place in (tmp_path / "link", f"{tmp_path}//scratch/../link/", "link"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(place))
-        data = penstock.open(f"s3://{bucket}/tokens")
+        data = millstream.open(f"s3://{bucket}/tokens")
         assert documents_of(data) == documents_of(local)
         assert plain(data.packed(64)[0]) == plain(local.packed(64)[0])
 
@@ -310,12 +312,12 @@ def test_the_cache_may_lie_behind_a_symbolic_link(tmp_path, s3, bucket, monkeypa
 def test_the_tokenizer_beside_the_tokens_is_found(tmp_path, s3, bucket):
     (tmp_path / "tokenizer.json").write_text(gpt2_json())
     (tmp_path / "text.txt").write_text(some_text()[:20_000])
-    penstock.tokenize(
+    millstream.tokenize(
         tmp_path / "text.txt", tmp_path / "tokenizer.json", tmp_path / "tokens", workers=1
     )
     upload(s3.store(bucket), tmp_path / "tokens", "tokens/")
-    local = penstock.open(tmp_path / "tokens").tokenizer
-    found = penstock.open(f"s3://{bucket}/tokens").tokenizer
+    local = millstream.open(tmp_path / "tokens").tokenizer
+    found = millstream.open(f"s3://{bucket}/tokens").tokenizer
     assert local is not None
     assert found is not None
     assert found.fingerprint == local.fingerprint
@@ -337,11 +339,11 @@ def test_many_files_are_opened_at_once(tmp_path, s3, bucket, s3_proxy, s3_enviro
     url = f"s3://{bucket}/flat"
     source = {"pattern": f"{url}/*.bin", "list": [f"{url}/{name}" for name in names]}.get(kind, url)
     s3_proxy.set(latency_s=0.03)
-    remote = penstock.Remote(endpoint=s3_proxy.endpoint, max_requests=16)
-    data = penstock.open(source, format="flat:uint16", remote=remote)
+    remote = millstream.Remote(endpoint=s3_proxy.endpoint, max_requests=16)
+    data = millstream.open(source, format="flat:uint16", remote=remote)
     assert 8 <= s3_proxy.counts()["max_in_flight"] <= 16 + 16
     s3_proxy.reset_counts()
-    local = penstock.open(tmp_path / "flat/*.bin", format="flat:uint16")
+    local = millstream.open(tmp_path / "flat/*.bin", format="flat:uint16")
     assert data.fingerprint == local.fingerprint
     assert 8 <= s3_proxy.counts()["max_in_flight"] <= 16
 
@@ -353,5 +355,5 @@ def test_one_file_of_another_kind_among_many_is_named(tmp_path, s3, bucket, remo
         (tmp_path / "flat" / f"{k:02}.bin").write_bytes(generator.bytes(10_000))
     (tmp_path / "flat" / "17.bin").write_bytes(b"PAR1" + generator.bytes(96))
     upload(s3.store(bucket), tmp_path / "flat", "flat/")
-    with pytest.raises(PenstockError, match=r"17\.bin"):
-        penstock.open(f"s3://{bucket}/flat", remote=remote)
+    with pytest.raises(MillstreamError, match=r"17\.bin"):
+        millstream.open(f"s3://{bucket}/flat", remote=remote)

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, ReadError
-from penstock.remote import attempts
-from penstock.remote.mirror import mirrored_file
-from penstock.remote.object_stream import ObjectStream
-from penstock.remote.requests import RequestPool, request_pool
-from penstock.system.background_thread import StopSignal
+import millstream
+from millstream.errors import FormatError, ReadError
+from millstream.remote import attempts
+from millstream.remote.mirror import mirrored_file
+from millstream.remote.object_stream import ObjectStream
+from millstream.remote.requests import RequestPool, request_pool
+from millstream.system.background_thread import StopSignal
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 from tests.helpers.waiting import wait_until
 
@@ -29,7 +29,7 @@ pytest.importorskip("obstore")
 pytestmark = [
     pytest.mark.process,
     # On a machine that is busy, a loop may wait for longer than the warning allows.
-    pytest.mark.filterwarnings("ignore::penstock.WaitingWarning"),
+    pytest.mark.filterwarnings("ignore::millstream.WaitingWarning"),
 ]
 
 _numbers = itertools.count(32)
@@ -59,14 +59,14 @@ def open_url(s3, s3_proxy, url, s3_environment):
         # Requests that another test left in flight have threads of another pool.
         own = {"endpoint": s3_proxy.endpoint, "max_requests": next(_numbers)}
         options = own | {"request_seconds": 1.0} | options
-        return penstock.open(url, remote=penstock.Remote(**options))
+        return millstream.open(url, remote=millstream.Remote(**options))
 
     return open_url
 
 
 def loader(data, batch_size=4, seq_len=192, **options):
     options = {"seed": 7, "output": "numpy"} | options
-    return penstock.Loader(data.windows(seq_len), batch_size, **options)
+    return millstream.Loader(data.windows(seq_len), batch_size, **options)
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_a_resume_on_other_ranks_with_a_cold_cache_is_exact(
     batch_size=st.integers(1, 9),
     resume_at=st.integers(0, 30),
     prefetch=st.sampled_from([0, 1, 8]),
-    shuffle=st.sampled_from([True, False, penstock.BlockShuffle(4), penstock.BlockShuffle(64)]),
+    shuffle=st.sampled_from([True, False, millstream.BlockShuffle(4), millstream.BlockShuffle(64)]),
     cache_bytes=st.sampled_from([0, 1, 1 << 16, 1 << 30]),
     seq_len=st.sampled_from([1, 31, 512, 4099]),
     cold=st.booleans(),
@@ -143,13 +143,13 @@ def test_any_loader_equals_its_local_twin(
     rank = data.draw(st.integers(0, case["ranks"] - 1))
     if case["cold"]:
         monkeypatch.setenv("XDG_CACHE_HOME", tempfile.mkdtemp(dir=tmp_path))
-    remote = penstock.Remote(
+    remote = millstream.Remote(
         endpoint=s3.endpoint, cache_bytes=case["cache_bytes"], ahead_bytes=1 << 16
     )
     options = {name: case[name] for name in ("ranks", "prefetch", "shuffle", "seq_len")}
     options |= {"rank": rank, "batch_size": case["batch_size"]}
     both = []
-    for each in (local, penstock.open(url, remote=remote)):
+    for each in (local, millstream.open(url, remote=remote)):
         with loader(each, **options) as before:
             count = sum(1 for _ in zip(range(case["resume_at"]), before, strict=False))
             state = before.state_dict()
@@ -175,10 +175,10 @@ def test_a_global_shuffle_is_requested_in_small_parts(open_url, s3_proxy, is_mix
     data = open_url(max_requests=max_requests, cache_bytes=0, request_seconds=60.0)
     view = data.windows(192)
     if is_mixture:
-        view = penstock.mix({"one": (view, 1), "other": (view.slice(100), 1)})
+        view = millstream.mix({"one": (view, 1), "other": (view.slice(100), 1)})
     pool = data.reader.mirrored_files()[0].pool
     s3_proxy.set(latency_s=0.5)
-    with penstock.Loader(view, 4, output="numpy") as batches:
+    with millstream.Loader(view, 4, output="numpy") as batches:
         next(iter(batches))
         for _ in range(50):
             assert pool.num_waiting <= 8 * max_requests + 4
@@ -196,7 +196,7 @@ def test_a_global_shuffle_makes_few_requests_ahead(open_url, s3_proxy, batch_siz
     def num_requests():
         return s3_proxy.counts()["requests"]["GET"]
 
-    with penstock.Loader(data.windows(192), batch_size, output="numpy") as batches:
+    with millstream.Loader(data.windows(192), batch_size, output="numpy") as batches:
         first = num_requests()
         next(iter(batches))
         wait_until(lambda: num_requests() - first > most / 2)
@@ -211,8 +211,8 @@ def test_memory_without_a_cache_stays_within_its_bound(s3, bucket, s3_environmen
     path = tmp_path / "large.bin"
     path.write_bytes(np.random.default_rng(0).bytes(64 << 20))
     upload(s3.store(bucket), path)
-    remote = penstock.Remote(cache_bytes=0, ahead_bytes=1 << 20)
-    data = penstock.open(f"s3://{bucket}/large.bin", format="flat:uint16", remote=remote)
+    remote = millstream.Remote(cache_bytes=0, ahead_bytes=1 << 20)
+    data = millstream.open(f"s3://{bucket}/large.bin", format="flat:uint16", remote=remote)
     total = 0
     with loader(data, 64, seq_len=2048, shuffle=False) as batches:
         for number, batch in enumerate(batches):
@@ -426,8 +426,8 @@ def test_a_changed_object_is_told_while_running(tmp_path, file_server):
     content = np.random.default_rng(1).bytes(2_000_000)
     path = file_server.directory / "x.bin"
     path.write_bytes(content)
-    remote = penstock.Remote(cache_bytes=0, ahead_bytes=1 << 16, max_requests=next(_numbers))
-    data = penstock.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
+    remote = millstream.Remote(cache_bytes=0, ahead_bytes=1 << 16, max_requests=next(_numbers))
+    data = millstream.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
     with loader(data) as batches, pytest.raises(FormatError, match=r"x.bin: .*changed") as failure:
         for number, _ in enumerate(batches):
             if number == 3:
@@ -440,8 +440,8 @@ def test_a_changed_object_is_told_while_running(tmp_path, file_server):
 def test_a_changed_size_is_told_while_running(tmp_path, file_server):
     path = file_server.directory / "x.bin"
     path.write_bytes(np.random.default_rng(1).bytes(2_000_000))
-    remote = penstock.Remote(cache_bytes=0, ahead_bytes=1 << 16, max_requests=next(_numbers))
-    data = penstock.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
+    remote = millstream.Remote(cache_bytes=0, ahead_bytes=1 << 16, max_requests=next(_numbers))
+    data = millstream.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
     with loader(data) as batches, pytest.raises(FormatError, match=r"x.bin: .*changed"):
         for number, _ in enumerate(batches):
             if number == 3:
@@ -459,10 +459,10 @@ def test_a_loader_reads_no_object_that_was_opened_after_it_began(
         (tmp_path / name).write_bytes(content)
         (file_server.directory / name).write_bytes(content)
     options = {"cache_bytes": cache_bytes, "ahead_bytes": 1 << 16, "max_requests": next(_numbers)}
-    remote = penstock.Remote(**options)
+    remote = millstream.Remote(**options)
 
     def open_both(root, **options):
-        return penstock.open(
+        return millstream.open(
             [f"{root}/{name}" for name in contents], format="flat:uint16", **options
         )
 
@@ -489,11 +489,11 @@ def test_a_dataset_that_was_written_again_is_told(
     for seed in (0, 1):
         write_tokens(tmp_path / str(seed), 200_000, shard_bytes=100_000, seed=seed)
     upload(s3.store(bucket), tmp_path / "0", "data/")
-    remote = penstock.Remote(cache_bytes=cache_bytes, ahead_bytes=1 << 16)
-    data = penstock.open(f"s3://{bucket}/data", remote=remote)
+    remote = millstream.Remote(cache_bytes=cache_bytes, ahead_bytes=1 << 16)
+    data = millstream.open(f"s3://{bucket}/data", remote=remote)
     upload(s3.store(bucket), tmp_path / "1", "data/")
     with (
-        penstock.Loader(data.windows(64), 8, shuffle=False, endless=True) as batches,
+        millstream.Loader(data.windows(64), 8, shuffle=False, endless=True) as batches,
         pytest.raises(FormatError, match=r"s3://.*stream: its checksums .*has changed"),
     ):
         for _ in batches:
@@ -504,12 +504,12 @@ def test_a_stream_gives_no_bytes_of_an_object_that_was_opened_after_it(tmp_path,
     path, size_bytes = file_server.directory / "x.bin", 40 << 20  # more than is fetched ahead
     with path.open("wb") as file:
         file.truncate(size_bytes)
-    url, remote = f"{file_server.endpoint}/x.bin", penstock.Remote(cache_bytes=0)
-    penstock.open(url, format="flat:uint16", remote=remote)
+    url, remote = f"{file_server.endpoint}/x.bin", millstream.Remote(cache_bytes=0)
+    millstream.open(url, format="flat:uint16", remote=remote)
     with ObjectStream(mirrored_file(url, remote)) as stream:
         assert stream.read(100) == bytes(100)
         (tmp_path / "other").write_bytes(b"\1" * size_bytes)
         (tmp_path / "other").replace(path)
-        penstock.open(url, format="flat:uint16", remote=remote)
+        millstream.open(url, format="flat:uint16", remote=remote)
         with pytest.raises(FormatError, match=r"x\.bin: .*changed"):
             stream.readall()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.errors import MissingDataError, ReadError, UsageError
+import millstream
+from millstream.errors import MissingDataError, ReadError, UsageError
 from tests.helpers.programs import run_python
 from tests.helpers.remote_data import upload, write_tokens
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.process
 
 
 def inspect(url, **environment):
-    """The one line that `penstock inspect` prints about a URL that it cannot open."""
-    command = [sys.executable, "-m", "penstock", "inspect", url]
+    """The one line that `millstream inspect` prints about a URL that it cannot open."""
+    command = [sys.executable, "-m", "millstream", "inspect", url]
     start = time.monotonic()
     done = subprocess.run(
         command,
@@ -63,13 +63,13 @@ def test_no_credentials(url, s3):
 def test_a_key_without_its_secret(monkeypatch):
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(UsageError, match=r"s3://bucket: Missing SecretAccessKey; set AWS_ACCESS"):
-        penstock.open("s3://bucket/data")
+        millstream.open("s3://bucket/data")
 
 
 @pytest.mark.usefixtures("s3_environment")
 def test_a_bucket_that_is_not_public(url):
     with pytest.raises(ReadError, match="not public: leave out anonymous=True"):
-        penstock.open(url, remote=penstock.Remote(anonymous=True))
+        millstream.open(url, remote=millstream.Remote(anonymous=True))
 
 
 @pytest.mark.usefixtures("s3_environment")
@@ -79,18 +79,18 @@ def test_a_missing_bucket(rest):
     with pytest.raises(
         MissingDataError, match=r"s3://no-such-bucket: no such bucket.*check its name"
     ):
-        penstock.open(f"s3://no-such-bucket/{rest}")
+        millstream.open(f"s3://no-such-bucket/{rest}")
     assert time.monotonic() - start < 5
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("s3_environment")
 def test_a_missing_object(url):
-    for name in ("nothing", "nothing.bin", "nothing/penstock.json"):
+    for name in ("nothing", "nothing.bin", "nothing/millstream.json"):
         with pytest.raises(MissingDataError, match=f"{url}/{name}: no such object"):
-            penstock.open(f"{url}/{name}")
+            millstream.open(f"{url}/{name}")
     with pytest.raises(MissingDataError, match="the pattern matches nothing"):
-        penstock.open(f"{url}/x*.bin")
+        millstream.open(f"{url}/x*.bin")
     assert f"{url}/nothing: no such object" in inspect(f"{url}/nothing")
 
 
@@ -98,9 +98,9 @@ def test_a_missing_object(url):
 @pytest.mark.usefixtures("s3_environment")
 def test_a_lost_network(url, s3_proxy):
     s3_proxy.down()
-    remote = penstock.Remote(endpoint=s3_proxy.endpoint, total_seconds=0.5)
+    remote = millstream.Remote(endpoint=s3_proxy.endpoint, total_seconds=0.5)
     with pytest.raises(ReadError) as failure:
-        penstock.open(url, remote=remote)
+        millstream.open(url, remote=remote)
     for part in (
         url,
         "attempts",
@@ -111,7 +111,7 @@ def test_a_lost_network(url, s3_proxy):
     ):
         assert part in str(failure.value)
     s3_proxy.up()
-    assert penstock.open(url, remote=remote).num_records == 5000
+    assert millstream.open(url, remote=remote).num_records == 5000
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/data", "https://{}/data"])
@@ -120,12 +120,12 @@ def test_a_server_without_tls(url, s3):
     endpoint = s3.endpoint.replace("http:", "https:")
     url = url.format(endpoint.removeprefix("https://"))
     with pytest.raises(ReadError, match="does not use TLS; write http://"):
-        penstock.open(url, remote=penstock.Remote(endpoint=endpoint))
+        millstream.open(url, remote=millstream.Remote(endpoint=endpoint))
 
 
 def test_a_web_server_that_is_down():
     with pytest.raises(ReadError, match="check the network and the URL, or allow more time"):
-        penstock.open("http://127.0.0.1:9/data", remote=penstock.Remote(total_seconds=0.1))
+        millstream.open("http://127.0.0.1:9/data", remote=millstream.Remote(total_seconds=0.1))
 
 
 @pytest.mark.slow
@@ -143,12 +143,12 @@ def test_an_http_directory_without_a_manifest(file_server):
     for name in ("data", "data/*.bin"):
         text = inspect(f"{file_server.endpoint}/{name}")
         assert "HTTP servers do not list files" in text
-        assert "penstock.json" in text
+        assert "millstream.json" in text
 
 
-@pytest.mark.parametrize("read", [penstock.open, lambda url: penstock.copy(url, "nowhere")])
+@pytest.mark.parametrize("read", [millstream.open, lambda url: millstream.copy(url, "nowhere")])
 def test_a_url_with_a_query_does_not_repeat_its_secrets(read):
-    with pytest.raises(UsageError, match="penstock fetch") as failure:
+    with pytest.raises(UsageError, match="millstream fetch") as failure:
         read("https://host/a.bin?X-Amz-Signature=secret")
     assert "secret" not in str(failure.value)
 
@@ -156,7 +156,7 @@ def test_a_url_with_a_query_does_not_repeat_its_secrets(read):
 @pytest.mark.parametrize("url", ["https://me:secret@host/a.bin", "s3://key:secret@bucket/data"])
 def test_a_url_with_a_password_does_not_repeat_it(url):
     with pytest.raises(UsageError, match="a password in a URL") as failure:
-        penstock.open(url)
+        millstream.open(url)
     assert "secret" not in str(failure.value)
 
 
@@ -167,9 +167,9 @@ def test_an_endpoint_with_a_password_is_neither_repeated_nor_stored(
     endpoint = "http://me:secret@127.0.0.1:9"
     if variable:
         monkeypatch.setenv(variable, endpoint)
-    remote = penstock.Remote(endpoint=None if variable else endpoint, anonymous=True)
+    remote = millstream.Remote(endpoint=None if variable else endpoint, anonymous=True)
     with pytest.raises(UsageError, match="has a login in its URL") as failure:
-        penstock.open("s3://bucket/data", remote=remote)
+        millstream.open("s3://bucket/data", remote=remote)
     assert "secret" not in str(failure.value)
     stored = [path.read_text() for path in tmp_path.rglob("*.json")]
     assert not any("secret" in text for text in stored)
@@ -183,19 +183,19 @@ def test_an_endpoint_that_is_empty(url, variable, monkeypatch):
     """obstore would panic."""
     monkeypatch.setenv(variable, "")
     with pytest.raises(UsageError, match=f"{variable} is empty; unset it"):
-        penstock.open(url)
+        millstream.open(url)
 
 
 @pytest.mark.usefixtures("s3_environment")
 def test_memory_maps_are_for_local_files(url):
     with pytest.raises(UsageError, match='access="mmap" is for local files; leave it out'):
-        penstock.open(url, access="mmap")
+        millstream.open(url, access="mmap")
 
 
 @pytest.mark.parametrize("url", ["s3:///x", "s3://", "https://", "s3://bucket/../x"])
 def test_urls_that_name_nothing(url):
     with pytest.raises(UsageError, match=f"^{url}: (no (bucket|host) in the URL|contains)"):
-        penstock.open(url)
+        millstream.open(url)
 
 
 @pytest.mark.slow
@@ -204,15 +204,15 @@ def test_a_missing_obstore(tmp_path):
     program = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import penstock
+import millstream
 try:
-    penstock.open("s3://bucket/data")
-except penstock.PenstockError as error:
+    millstream.open("s3://bucket/data")
+except millstream.MillstreamError as error:
     print(error)
 """
     done = run_python(program, tmp_path)
     assert (
-        "remote data needs obstore; install it with pip install 'penstock[remote]'" in done.stdout
+        "remote data needs obstore; install it with pip install 'millstream[remote]'" in done.stdout
     )
 
 
@@ -222,17 +222,17 @@ except penstock.PenstockError as error:
 )
 def test_options_that_cannot_be_are_refused(option, value):
     with pytest.raises(UsageError, match=option):
-        penstock.Remote(**{option: value})
+        millstream.Remote(**{option: value})
 
 
 WRITERS = {
-    "Writer": lambda out: penstock.Writer(out, vocab_size=9),
-    "tokenize": lambda out: penstock.tokenize("text.txt", "bytes", out, workers=1),
-    "repack": lambda out: penstock.repack("text.txt", out),
-    "copy": lambda out: penstock.copy("text.txt", out),
-    "finish": penstock.finish,
-    "train_tokenizer": lambda out: penstock.train_tokenizer("text.txt", 300, out=out),
-    "fetch": lambda out: penstock.fetch("https://host/file", out),
+    "Writer": lambda out: millstream.Writer(out, vocab_size=9),
+    "tokenize": lambda out: millstream.tokenize("text.txt", "bytes", out, workers=1),
+    "repack": lambda out: millstream.repack("text.txt", out),
+    "copy": lambda out: millstream.copy("text.txt", out),
+    "finish": millstream.finish,
+    "train_tokenizer": lambda out: millstream.train_tokenizer("text.txt", 300, out=out),
+    "fetch": lambda out: millstream.fetch("https://host/file", out),
 }
 
 
@@ -245,11 +245,11 @@ def test_a_url_as_a_target_never_becomes_a_directory(name, tmp_path, monkeypatch
     with pytest.raises(UsageError, match="hf://x: hf:// cannot be written to"):
         WRITERS[name]("hf://x")
     if name in ("train_tokenizer", "fetch"):
-        with pytest.raises(UsageError, match=r"is remote.*penstock copy DIRECTORY s3://bucket/x"):
+        with pytest.raises(UsageError, match=r"is remote.*millstream copy DIRECTORY s3://bucket/x"):
             WRITERS[name]("s3://bucket/x")
     assert [each.name for each in tmp_path.iterdir()] == ["text.txt"]
 
 
 def test_a_tokenizer_is_not_read_from_a_url():
-    with pytest.raises(UsageError, match=r"penstock fetch s3://bucket/tokenizer\.json --out"):
-        penstock.load_tokenizer("s3://bucket/tokenizer.json")
+    with pytest.raises(UsageError, match=r"millstream fetch s3://bucket/tokenizer\.json --out"):
+        millstream.load_tokenizer("s3://bucket/tokenizer.json")

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-import penstock
-from penstock.remote import mirrored_file
+import millstream
+from millstream.remote import mirrored_file
 from tests.helpers.programs import run_python
 from tests.helpers.remote_data import batches_of, upload, write_tokens
 from tests.helpers.waiting import wait_until
@@ -20,17 +20,17 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 PROGRAM = """
 import gc, sys, threading, time
-import penstock
+import millstream
 
 mode, url, cache_bytes = sys.argv[1:]
-remote = penstock.Remote(request_seconds=60, total_seconds=60, cache_bytes=int(cache_bytes))
+remote = millstream.Remote(request_seconds=60, total_seconds=60, cache_bytes=int(cache_bytes))
 if mode == "opening":
     print("ready", flush=True)
 if mode == "opening many":
     print("ready", flush=True)
-    penstock.open(f"{url}/*.stream", format="flat:uint16", remote=remote)
-data = penstock.open(url, remote=remote)
-loader = penstock.Loader(data.windows(512), 8, seed=1, output="numpy")
+    millstream.open(f"{url}/*.stream", format="flat:uint16", remote=remote)
+data = millstream.open(url, remote=remote)
+loader = millstream.Loader(data.windows(512), 8, seed=1, output="numpy")
 print("ready", flush=True)
 sys.stdin.readline()
 if mode == "interrupt":
@@ -115,10 +115,10 @@ def test_a_process_ends_at_once_while_the_server_stalls(
 
 FORK = """
 import os, sys, time
-import penstock
+import millstream
 
-data = penstock.open(sys.argv[1], remote=penstock.Remote(cache_bytes=int(sys.argv[2])))
-loader = penstock.Loader(data.windows(64), 4, seed=1, output="numpy")
+data = millstream.open(sys.argv[1], remote=millstream.Remote(cache_bytes=int(sys.argv[2])))
+loader = millstream.Loader(data.windows(64), 4, seed=1, output="numpy")
 batches = iter(loader)
 next(batches)
 for _ in range(5):  # also while threads hold locks
@@ -126,8 +126,8 @@ for _ in range(5):  # also while threads hold locks
     if child == 0:
         start, said = time.monotonic(), "nothing"
         try:
-            penstock.open(sys.argv[1] + "/other")
-        except penstock.PenstockError as error:
+            millstream.open(sys.argv[1] + "/other")
+        except millstream.MillstreamError as error:
             said = str(error)
         quick = time.monotonic() - start < 2
         os._exit(0 if quick and "spawn" in said else 1)
@@ -146,12 +146,12 @@ def test_a_forked_child_is_refused_at_once(url, cache_bytes):
 
 FORK_WITHIN_LOCKS = """
 import fcntl, os, sys, time
-import penstock
-from penstock.remote.block_file import locked_directory
-from penstock.remote.cache_space import _alone
-from penstock.remote.found_files import FoundFiles, removing_files
+import millstream
+from millstream.remote.block_file import locked_directory
+from millstream.remote.cache_space import _alone
+from millstream.remote.found_files import FoundFiles, removing_files
 
-data = penstock.open(sys.argv[1])
+data = millstream.open(sys.argv[1])
 file = data.reader.mirrored_files()[0]
 found = FoundFiles()
 found.keep(file.blocks.path.parents[2])
@@ -193,19 +193,19 @@ except OSError:
 """
 OUT_OF_DESCRIPTORS = f"""
 import sys
-import penstock
+import millstream
 
-data = penstock.open(sys.argv[1], remote=penstock.Remote(cache_bytes=1 << 30))
+data = millstream.open(sys.argv[1], remote=millstream.Remote(cache_bytes=1 << 30))
 view = data.windows(64)
 view.read(range(len(view)))  # all is in the cache
-loader = penstock.Loader(view, 4, prefetch=0, output="numpy")
+loader = millstream.Loader(view, 4, prefetch=0, output="numpy")
 next(iter(loader))  # all is imported
 loader.close()
 batches = iter(loader)
 {TAKE_ALL_DESCRIPTORS}
 try:
     next(batches)
-except penstock.PenstockError as error:
+except millstream.MillstreamError as error:
     print(error)
 """
 
@@ -220,14 +220,14 @@ def test_a_file_of_the_cache_that_cannot_be_opened_is_told(url):
 
 TOO_MANY_FILES = f"""
 import sys
-import penstock
+import millstream
 
-file = penstock.open(sys.argv[1]).reader.mirrored_files()[0]
+file = millstream.open(sys.argv[1]).reader.mirrored_files()[0]
 file.make()
 {TAKE_ALL_DESCRIPTORS}
 try:
     file.provide()
-except penstock.PenstockError as error:
+except millstream.MillstreamError as error:
     print(error)
 """
 
@@ -242,7 +242,7 @@ def test_too_many_open_files_are_told_with_what_to_do(url):
 WORKERS = """
 import sys
 import torch
-import penstock
+import millstream
 
 class Rows(torch.utils.data.Dataset):
     def __init__(self, view):
@@ -254,7 +254,7 @@ class Rows(torch.utils.data.Dataset):
 
 if __name__ == "__main__":
     context, url = sys.argv[1:]
-    view = penstock.open(url, remote=penstock.Remote(cache_bytes=1 << 30)).windows(64)
+    view = millstream.open(url, remote=millstream.Remote(cache_bytes=1 << 30)).windows(64)
     view[len(view) - 1]
     loader = torch.utils.data.DataLoader(
         Rows(view), batch_size=8, num_workers=2, multiprocessing_context=context, timeout=20
@@ -274,32 +274,32 @@ def test_workers_that_are_forked_are_told_to_spawn(tmp_path, url, context):
         assert done.returncode == 1
         assert "multiprocessing_context='spawn'" in done.stderr
     else:
-        view = penstock.open(tmp_path / "data").windows(64)
+        view = millstream.open(tmp_path / "data").windows(64)
         expected = sum(int(view[k * 50]["input_ids"].astype("int64").sum()) for k in range(64))
         assert (done.returncode, done.stdout.split()) == (0, [str(expected)]), done.stderr
 
 
 AFTER_REMOVAL = """
 import multiprocessing, os, shutil, sys
-import penstock
+import millstream
 
 def read(view, rows):
     return [view[row]["input_ids"].tobytes() for row in rows]
 
 if __name__ == "__main__":
-    view = penstock.open(sys.argv[1]).windows(64)
+    view = millstream.open(sys.argv[1]).windows(64)
     view[0]
     shutil.rmtree(os.environ["XDG_CACHE_HOME"])
     rows = [0, 1000, len(view) - 1]
     read(view, [0, len(view) - 1])
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(read, (view, rows)) == read(view, rows)
-    for path in penstock.cache.cache_directory("remote").glob("*/mirror.json"):
+    for path in millstream.cache.cache_directory("remote").glob("*/mirror.json"):
         path.unlink()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         try:
             pool.apply(read, (view, rows))
-        except penstock.PenstockError as error:
+        except millstream.MillstreamError as error:
             print(error)
 """
 
@@ -316,13 +316,13 @@ def test_a_worker_fetches_what_is_missing_of_a_cache_that_was_removed(tmp_path, 
 
 READ_PICKLED = """
 import pickle, sys
-import penstock
+import millstream
 
 with open(sys.argv[1], "rb") as file:
     view = pickle.load(file)
 try:
-    print(penstock.Loader(view, 8, output="numpy", shuffle=False).__iter__().__next__())
-except penstock.PenstockError as error:
+    print(millstream.Loader(view, 8, output="numpy", shuffle=False).__iter__().__next__())
+except millstream.MillstreamError as error:
     print(error)
 """
 
@@ -331,8 +331,8 @@ def test_a_worker_reads_the_objects_that_its_parent_has_opened(tmp_path, file_se
     """One that starts later would read what has replaced them."""
     path = file_server.directory / "x.bin"
     path.write_bytes(bytes(200_000))
-    remote = penstock.Remote(cache_bytes=0)
-    data = penstock.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
+    remote = millstream.Remote(cache_bytes=0)
+    data = millstream.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
     (tmp_path / "view").write_bytes(pickle.dumps(data.windows(64)))
     (tmp_path / "other").write_bytes(b"\1" * 200_000)
     (tmp_path / "other").replace(path)
@@ -343,14 +343,14 @@ def test_a_worker_reads_the_objects_that_its_parent_has_opened(tmp_path, file_se
 
 SHARED = """
 import os, sys
-import penstock
+import millstream
 from tests.helpers.remote_data import batches_of
 import hashlib
 
 url, seed, limit, count = sys.argv[1], *map(int, sys.argv[2:5])
-remote = penstock.Remote(cache_bytes=limit, ahead_bytes=1 << 16)
-data = penstock.open(url, remote=remote)
-loader = penstock.Loader(data.windows(64), 8, seed=seed, output="numpy")
+remote = millstream.Remote(cache_bytes=limit, ahead_bytes=1 << 16)
+data = millstream.open(url, remote=remote)
+loader = millstream.Loader(data.windows(64), 8, seed=seed, output="numpy")
 print(hashlib.sha256(repr(batches_of(loader, count)).encode()).hexdigest())
 """
 
@@ -360,7 +360,7 @@ def test_processes_share_a_cache_that_is_too_small_for_them(tmp_path, url):
     """Blocks are dropped while others read them; nobody ever gets a hole."""
     import hashlib
 
-    local = penstock.open(tmp_path / "data")
+    local = millstream.open(tmp_path / "data")
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", SHARED, url, str(seed), "300000", "700"],
@@ -371,14 +371,14 @@ def test_processes_share_a_cache_that_is_too_small_for_them(tmp_path, url):
     ]
     for seed, process in enumerate(processes):
         found, _ = process.communicate(timeout=60)
-        loader = penstock.Loader(local.windows(64), 8, seed=seed, output="numpy")
+        loader = millstream.Loader(local.windows(64), 8, seed=seed, output="numpy")
         expected = hashlib.sha256(repr(batches_of(loader, 700)).encode()).hexdigest()
         assert found.strip() == expected
 
 
 def first_batches(url):
-    data = penstock.open(url)
-    return batches_of(penstock.Loader(data.windows(512), 8, seed=1, output="numpy"), 1)
+    data = millstream.open(url)
+    return batches_of(millstream.Loader(data.windows(512), 8, seed=1, output="numpy"), 1)
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
@@ -410,8 +410,8 @@ def test_what_another_process_was_fetching_is_fetched_when_that_ends_or_stands_s
 
 @pytest.mark.usefixtures("s3_environment")
 def test_a_cache_is_used_on_after_its_process_was_killed(tmp_path, url, s3, s3_proxy):
-    local = penstock.open(tmp_path / "data")
-    loader = penstock.Loader(local.windows(64), 8, seed=1, output="numpy")
+    local = millstream.open(tmp_path / "data")
+    loader = millstream.Loader(local.windows(64), 8, seed=1, output="numpy")
     expected = batches_of(loader, 100)
     environment = os.environ | s3.environment()
     for delay in (0.0, 0.1, 0.3):
@@ -425,6 +425,6 @@ def test_a_cache_is_used_on_after_its_process_was_killed(tmp_path, url, s3, s3_p
         time.sleep(0.3 + delay)
         process.kill()
         process.communicate()
-        data = penstock.open(url)
-        again = penstock.Loader(data.windows(64), 8, seed=1, output="numpy")
+        data = millstream.open(url)
+        again = millstream.Loader(data.windows(64), 8, seed=1, output="numpy")
         assert batches_of(again, 100) == expected

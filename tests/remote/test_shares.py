@@ -8,10 +8,10 @@ import numpy as np
 import obstore
 import pytest
 
-import penstock
-from penstock.cache import cache_directory
-from penstock.copying.freed import is_freed
-from penstock.errors import DatasetExistsError, MissingDataError, UsageError
+import millstream
+from millstream.cache import cache_directory
+from millstream.copying.freed import is_freed
+from millstream.errors import DatasetExistsError, MissingDataError, UsageError
 from tests.helpers.remote_data import upload
 from tests.helpers.uploads import contents, staged, stored
 from tests.helpers.waiting import wait_until
@@ -37,7 +37,7 @@ def machine(tmp_path, monkeypatch):
 
 def tokenize(text, target, **options):
     sizes = {"shard_bytes": SHARD_BYTES, "task_bytes": TASK_BYTES, "workers": 1}
-    return penstock.tokenize(text, "bytes", target, **sizes, **options)
+    return millstream.tokenize(text, "bytes", target, **sizes, **options)
 
 
 def check_equal(found, expected):
@@ -47,7 +47,7 @@ def check_equal(found, expected):
 
 def kill_share(text, url, share):
     """Run a share of the tasks in another process, and kill it when it has freed some shards."""
-    command = [sys.executable, "-m", "penstock", "tokenize", str(text), "--tokenizer", "bytes"]
+    command = [sys.executable, "-m", "millstream", "tokenize", str(text), "--tokenizer", "bytes"]
     command += ["--out", url, "--workers", "1", "--task", share]
     command += ["--shard-bytes", str(SHARD_BYTES), "--task-bytes", str(TASK_BYTES)]
 
@@ -59,7 +59,7 @@ def kill_share(text, url, share):
         process.send_signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("split", [None, penstock.Split(fraction=0.1)])
+@pytest.mark.parametrize("split", [None, millstream.Split(fraction=0.1)])
 def test_shares_of_three_machines_make_the_local_dataset(
     s3, bucket, s3_environment, tmp_path, text, machine, split
 ):
@@ -74,24 +74,24 @@ def test_shares_of_three_machines_make_the_local_dataset(
     machine("b")
     tokenize(text, url, task=(1, 3), split=split)
     with pytest.raises(
-        MissingDataError, match=f"unfinished.*when all shares are done, run penstock finish {url}"
+        MissingDataError, match=f"unfinished.*when all shares are done, run millstream finish {url}"
     ):
-        penstock.open(url)
+        millstream.open(url)
     machine("finishing")
     with pytest.raises(MissingDataError, match=f"{url}: 20 of 62 tasks have not been run"):
-        penstock.finish(url)
+        millstream.finish(url)
     assert staged() == []
     machine("c")
     tokenize(text, url, task=(2, 3), split=split)
     machine("finishing")
-    report = penstock.finish(url)
+    report = millstream.finish(url)
     assert report.tokens == sum(
-        penstock.open(url, split=side).num_records
+        millstream.open(url, split=side).num_records
         for side in (["train", "val"] if split else [None])
     )
     check_equal(stored(s3, bucket, "tokens"), contents(tmp_path / "local"))
     assert staged() == []
-    assert penstock.finish(url).was_finished
+    assert millstream.finish(url).was_finished
     assert tokenize(text, url, task=(0, 3), split=split) is None
     assert staged() == []
 
@@ -104,7 +104,7 @@ def test_a_share_that_ran_twice_is_the_same(s3, bucket, s3_environment, tmp_path
     tokenize(text, url, task=(0, 1))
     machine("c")
     tokenize(text, url, task=(0, 1))  # finds all tasks done
-    penstock.finish(url)
+    millstream.finish(url)
     tokenize(text, tmp_path / "local")
     check_equal(stored(s3, bucket, "tokens"), contents(tmp_path / "local"))
 
@@ -116,10 +116,10 @@ def test_a_shard_that_is_gone_is_written_again(s3, bucket, s3_environment, tmp_p
     obstore.put(store, "tokens/00003-00000.stream", b"other")
     machine("b")
     with pytest.raises(MissingDataError, match=r"00003-00000.*Remove .*/00003\.part\.json, run"):
-        penstock.finish(url)
+        millstream.finish(url)
     obstore.delete(store, "tokens/00003.part.json")
     tokenize(text, url, task=(0, 1))
-    penstock.finish(url)
+    millstream.finish(url)
     tokenize(text, tmp_path / "local")
     check_equal(stored(s3, bucket, "tokens"), contents(tmp_path / "local"))
 
@@ -133,13 +133,13 @@ def test_other_options_are_refused(bucket, s3_environment, text, machine):
         tokenize(text, url, task=(1, 2), add="both")
     with pytest.raises(DatasetExistsError, match="a job of several machines"):
         tokenize(text, url)
-    with pytest.raises(UsageError, match=r"task with shuffle needs.*penstock copy"):
+    with pytest.raises(UsageError, match=r"task with shuffle needs.*millstream copy"):
         tokenize(text, url, task=(1, 2), shuffle=0)
 
 
 def write_part(path, part, *, num_shards=3):
     generator = np.random.default_rng(part)
-    with penstock.Writer(path, vocab_size=1 << 16, shard_bytes=1, part=part) as writer:
+    with millstream.Writer(path, vocab_size=1 << 16, shard_bytes=1, part=part) as writer:
         for _ in range(num_shards):
             writer.append(generator.integers(0, 1 << 16, 1000))
 
@@ -147,8 +147,8 @@ def write_part(path, part, *, num_shards=3):
 def test_a_part_of_a_killed_writer_is_replaced(s3, bucket, s3_environment, tmp_path):
     url = f"s3://{bucket}/data"
     program = (
-        "import time, penstock\n"
-        f"writer = penstock.Writer({url!r}, vocab_size=100, shard_bytes=1, part=0)\n"
+        "import time, millstream\n"
+        f"writer = millstream.Writer({url!r}, vocab_size=100, shard_bytes=1, part=0)\n"
         "for k in range(9): writer.append([k])\n"
         "time.sleep(60)\n"
     )
@@ -157,10 +157,10 @@ def test_a_part_of_a_killed_writer_is_replaced(s3, bucket, s3_environment, tmp_p
         process.send_signal(signal.SIGKILL)
     write_part(url, 1)
     write_part(url, 0)
-    penstock.finish(url)
+    millstream.finish(url)
     for part in range(2):
         write_part(tmp_path / "local", part)
-    penstock.finish(tmp_path / "local")
+    millstream.finish(tmp_path / "local")
     assert stored(s3, bucket, "data") == contents(tmp_path / "local")
 
 
@@ -168,23 +168,23 @@ def test_data_that_was_opened_too_early_opens_when_it_is_finished(bucket, s3_env
     url = f"s3://{bucket}/parts"
     write_part(url, 0)
     with pytest.raises(MissingDataError, match="unfinished"):
-        penstock.open(url)
-    penstock.finish(url, parts=1)
-    for name in ("", "/penstock.json"):
-        assert penstock.open(url + name).num_records > 0
+        millstream.open(url)
+    millstream.finish(url, parts=1)
+    for name in ("", "/millstream.json"):
+        assert millstream.open(url + name).num_records > 0
 
 
 def test_text_that_was_opened_too_early_opens_when_it_is_finished(
     s3, bucket, s3_environment, tmp_path, text
 ):
-    penstock.repack(text, tmp_path / "shards")
+    millstream.repack(text, tmp_path / "shards")
     store, mark = s3.store(bucket), "shards/unfinished.json"
     obstore.put(store, mark, b"{}")
     upload(store, tmp_path / "shards", "shards/")
     with pytest.raises(MissingDataError, match="unfinished"):
-        penstock.Source(f"s3://{bucket}/shards")
+        millstream.Source(f"s3://{bucket}/shards")
     obstore.delete(store, mark)
-    assert penstock.Source(f"s3://{bucket}/shards/shard_00000.parquet").size_bytes > 0
+    assert millstream.Source(f"s3://{bucket}/shards/shard_00000.parquet").size_bytes > 0
 
 
 def test_parts_of_writers_are_joined(s3, bucket, s3_environment, tmp_path, machine):
@@ -198,9 +198,9 @@ def test_parts_of_writers_are_joined(s3, bucket, s3_environment, tmp_path, machi
         write_part(url, 1)
     machine("finishing")
     with pytest.raises(MissingDataError, match=f"{url}: the parts are incomplete: missing"):
-        penstock.finish(url, parts=4)
-    penstock.finish(url, parts=3)
-    penstock.finish(tmp_path / "local")
+        millstream.finish(url, parts=4)
+    millstream.finish(url, parts=3)
+    millstream.finish(tmp_path / "local")
     assert stored(s3, bucket, "data") == contents(tmp_path / "local")
     with pytest.raises(DatasetExistsError, match="finished"):
         write_part(url, 3)

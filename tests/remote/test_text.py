@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import penstock
-from penstock.compat.nanochat import list_parquet_files
-from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.remote.options import Remote
-from penstock.text.sources import Columns
+import millstream
+from millstream.compat.nanochat import list_parquet_files
+from millstream.errors import FormatError, MissingDataError, UsageError
+from millstream.remote.options import Remote
+from millstream.text.sources import Columns
 from tests.helpers import remote_data
 from tests.helpers.waiting import wait_until
 
@@ -73,7 +73,7 @@ def shards(directory):
 
 
 def batches(source, *, state=None, steps=12, **options):
-    loader = penstock.TextLoader(
+    loader = millstream.TextLoader(
         source, "bytes", batch_size=4, seq_len=512, output="numpy", lanes=2, seed=3, **options
     )
     if state is not None:
@@ -90,17 +90,19 @@ def test_shards_are_those_of_local_files(kind, s3, bucket, s3_environment, tmp_p
     url = upload(s3, bucket, local, "web")
     options = {"task_bytes": 300_000, "workers": 1}
     columns = Columns(metadata=("n",)) if kind == "jsonl" else None
-    penstock.tokenize(penstock.Source(local, columns=columns), "bytes", tmp_path / "a", **options)
-    penstock.tokenize(penstock.Source(url, columns=columns), "bytes", tmp_path / "b", **options)
+    millstream.tokenize(
+        millstream.Source(local, columns=columns), "bytes", tmp_path / "a", **options
+    )
+    millstream.tokenize(millstream.Source(url, columns=columns), "bytes", tmp_path / "b", **options)
     assert shards(tmp_path / "a") == shards(tmp_path / "b") != {}
 
 
 def test_workers_read_remote_files_too(s3, bucket, s3_environment, tmp_path):
     local = write_corpus(tmp_path / "corpus", "parquet")
     url = upload(s3, bucket, local, "web")
-    penstock.tokenize(local, "bytes", tmp_path / "a", task_bytes=300_000, workers=1)
-    source = penstock.Source(url, remote=Remote(max_requests=4, ahead_bytes=1 << 20))
-    penstock.tokenize(source, "bytes", tmp_path / "b", task_bytes=300_000, workers=2)
+    millstream.tokenize(local, "bytes", tmp_path / "a", task_bytes=300_000, workers=1)
+    source = millstream.Source(url, remote=Remote(max_requests=4, ahead_bytes=1 << 20))
+    millstream.tokenize(source, "bytes", tmp_path / "b", task_bytes=300_000, workers=2)
     assert shards(tmp_path / "a") == shards(tmp_path / "b") != {}
 
 
@@ -122,10 +124,10 @@ def test_batches_survive_faults_and_a_cold_cache(
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
     s3_proxy.set(rates={"503": 0.05, "reset": 0.05, "short": 0.05}, seed=1)
     remote = Remote(request_seconds=5)
-    first, state = batches(penstock.Source(url, remote=remote))
+    first, state = batches(millstream.Source(url, remote=remote))
     assert str(tmp_path) not in json.dumps(state)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
-    rest, _ = batches(penstock.Source(url, remote=remote), state=state)
+    rest, _ = batches(millstream.Source(url, remote=remote), state=state)
     assert (expected == np.concatenate([first, rest])).all()
     assert sum(s3_proxy.counts()["faults"].values()) > 0
     again, _ = batches(local, state=state)  # a copy of the files has the same names and sizes
@@ -140,7 +142,7 @@ def test_only_what_is_read_is_fetched(s3, s3_proxy, bucket, s3_environment, tmp_
 
     file = pq.ParquetFile(table / "part-0.parquet").metadata
     chunk = file.row_group(5).column(0).total_compressed_size
-    source = penstock.Source(urls[0])
+    source = millstream.Source(urls[0])
     [piece] = [each for each in source.blocks() if each.start == 5]
     s3_proxy.reset_counts()
     assert sum(batch.num_documents for batch in source.read(piece)) == 100
@@ -149,10 +151,10 @@ def test_only_what_is_read_is_fetched(s3, s3_proxy, bucket, s3_environment, tmp_
     assert len(list(source.read(piece))) > 0
     assert s3_proxy.counts()["requests"] == {}
 
-    source = penstock.Source(urls[1])
+    source = millstream.Source(urls[1])
     pieces = source.slices(200_000)
     s3_proxy.reset_counts()
-    expected = list(penstock.Source(lines).read(pieces_of(lines, 200_000)[3]))
+    expected = list(millstream.Source(lines).read(pieces_of(lines, 200_000)[3]))
     found = list(source.read(pieces[3]))
     assert [bytes(each.data) for each in found] == [bytes(each.data) for each in expected]
     size_bytes = pieces[3].stop - pieces[3].start
@@ -160,7 +162,7 @@ def test_only_what_is_read_is_fetched(s3, s3_proxy, bucket, s3_environment, tmp_
 
 
 def pieces_of(path, target_bytes):
-    return penstock.Source(path).slices(target_bytes)
+    return millstream.Source(path).slices(target_bytes)
 
 
 def test_what_follows_is_fetched_ahead(s3, s3_proxy, bucket, s3_environment, tmp_path, monkeypatch):
@@ -168,7 +170,7 @@ def test_what_follows_is_fetched_ahead(s3, s3_proxy, bucket, s3_environment, tmp
     url = upload(s3, bucket, local, "web")
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
     s3_proxy.set(latency_s=0.05)
-    source = penstock.Source(url)
+    source = millstream.Source(url)
     [piece] = source.slices(1 << 30)
     started = time.perf_counter()
     assert sum(batch.num_documents for batch in source.read(piece)) == 600
@@ -179,7 +181,7 @@ def test_reading_ahead_is_bounded(s3, s3_proxy, bucket, s3_environment, tmp_path
     local = write_corpus(tmp_path / "corpus", "jsonl", count=6000, num_files=1)
     url = upload(s3, bucket, local, "web")
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
-    source = penstock.Source(url, remote=Remote(ahead_bytes=1 << 18))
+    source = millstream.Source(url, remote=Remote(ahead_bytes=1 << 18))
     [piece] = source.slices(1 << 30)
     s3_proxy.reset_counts()
     read = source.read(piece, batch_bytes=1 << 15)
@@ -194,12 +196,12 @@ def test_reading_ahead_is_bounded(s3, s3_proxy, bucket, s3_environment, tmp_path
 def test_a_file_that_changes_is_an_error(s3, bucket, s3_environment, tmp_path):
     store, line = s3.store(bucket), b'{"text": "some words"}\n'
     obstore.put(store, "web/a.jsonl", line * 10_000)
-    source = penstock.Source(f"s3://{bucket}/web")
+    source = millstream.Source(f"s3://{bucket}/web")
     [piece] = source.slices(1 << 30)
     obstore.put(store, "web/a.jsonl", line.upper() * 10_000)
     with pytest.raises(FormatError, match=f"s3://{bucket}/web/a.jsonl: .*has changed"):
         list(source.read(piece))
-    penstock.Source(f"s3://{bucket}/web")  # in the same process, the cache now has the new one
+    millstream.Source(f"s3://{bucket}/web")  # in the same process, the cache now has the new one
     with pytest.raises(FormatError, match="changed"):
         list(source.read(piece))
 
@@ -208,11 +210,11 @@ def test_an_open_file_is_never_mixed_with_its_successor(s3, bucket, s3_environme
     store, line = s3.store(bucket), b'{"text": "some words"}\n'
     url = f"s3://{bucket}/web"
     obstore.put(store, "web/a.jsonl", line * 50_000)
-    source = penstock.Source(url, remote=Remote(ahead_bytes=1 << 16))
+    source = millstream.Source(url, remote=Remote(ahead_bytes=1 << 16))
     read = source.read(source.slices(1 << 30)[0], batch_bytes=1 << 14)
     assert next(read).text(0) == b"some words"
     obstore.put(store, "web/a.jsonl", line.replace(b"some", b"more") * 50_000)
-    newer = penstock.Source(url, remote=Remote(ahead_bytes=1 << 16))
+    newer = millstream.Source(url, remote=Remote(ahead_bytes=1 << 16))
     for batch in newer.read(newer.slices(1 << 30)[0]):
         assert batch.text(0) == b"more words"
     with pytest.raises(FormatError, match=f"{url}/a.jsonl: .*has changed"):
@@ -231,7 +233,7 @@ def test_urls_patterns_and_paths_can_be_mixed(
         f"{file_server.endpoint}/part-4.jsonl",
         local / "part-5.jsonl",
     ]
-    source = penstock.Source(paths)
+    source = millstream.Source(paths)
     assert sorted(map(os.path.basename, source.files)) == [f"part-{k}.jsonl" for k in (0, 1, 4, 5)]
     assert source.files[0] == str(local / "part-5.jsonl")
     assert [path for path in source.files if path.startswith("s3://")] == [
@@ -243,27 +245,27 @@ def test_urls_patterns_and_paths_can_be_mixed(
     )
     assert documents == 40
     assert str(tmp_path / "cache") not in json.dumps(source.identity())
-    whole = penstock.Source(url)
-    assert whole.fingerprint == penstock.Source(local).fingerprint
+    whole = millstream.Source(url)
+    assert whole.fingerprint == millstream.Source(local).fingerprint
     with pytest.raises(UsageError, match="HTTP servers do not list files"):
-        penstock.Source(f"{file_server.endpoint}/*.jsonl")
+        millstream.Source(f"{file_server.endpoint}/*.jsonl")
     with pytest.raises(MissingDataError, match=f"s3://{bucket}/nowhere: no such object"):
-        penstock.Source(f"s3://{bucket}/nowhere")
+        millstream.Source(f"s3://{bucket}/nowhere")
 
 
 def test_errors_and_plans_name_urls(s3, bucket, s3_environment, tmp_path):
     obstore.put(s3.store(bucket), "web/bad.jsonl", b'{"text": "fine"}\n{"text": 5}\n')
     with pytest.raises(FormatError, match=f"s3://{bucket}/web/bad.jsonl: line 2") as found:
-        penstock.tokenize(f"s3://{bucket}/web", "bytes", tmp_path / "out", workers=1)
+        millstream.tokenize(f"s3://{bucket}/web", "bytes", tmp_path / "out", workers=1)
     assert str(tmp_path / "cache") not in str(found.value)
     obstore.put(s3.store(bucket), "web/bad.jsonl", b'{"text": "fine"}\n{"text": "5"}\n')
-    penstock.tokenize(f"s3://{bucket}/web", "bytes", tmp_path / "out", workers=1, task=(0, 1))
+    millstream.tokenize(f"s3://{bucket}/web", "bytes", tmp_path / "out", workers=1, task=(0, 1))
     plan = (tmp_path / "out" / "plan.json").read_text()
     assert f"s3://{bucket}/web/bad.jsonl" in plan
     assert str(tmp_path / "cache") not in plan
     obstore.put(s3.store(bucket), "tables/bad.parquet", b"PAR1 and then nothing of use")
     with pytest.raises(FormatError, match=f"s3://{bucket}/tables/bad.parquet: pyarrow cannot read"):
-        penstock.Source(f"s3://{bucket}/tables").blocks()
+        millstream.Source(f"s3://{bucket}/tables").blocks()
 
 
 def test_a_vocabulary_is_the_one_of_local_files(s3, bucket, s3_environment, tmp_path):
@@ -271,11 +273,11 @@ def test_a_vocabulary_is_the_one_of_local_files(s3, bucket, s3_environment, tmp_
     url = upload(s3, bucket, local, "web")
     names = [f"{url}/part-{number}.parquet" for number in range(3)]
     assert list_parquet_files(url) == names
-    expected = penstock.train_tokenizer(local, 400, max_bytes=200_000)
-    found = penstock.train_tokenizer(url, 400, max_bytes=200_000)
+    expected = millstream.train_tokenizer(local, 400, max_bytes=200_000)
+    found = millstream.train_tokenizer(url, 400, max_bytes=200_000)
     assert expected.vocabulary.tokens == found.vocabulary.tokens
-    penstock.repack(local, tmp_path / "a", shard_chars=50_000)
-    penstock.repack(url, tmp_path / "b", shard_chars=50_000)
+    millstream.repack(local, tmp_path / "a", shard_chars=50_000)
+    millstream.repack(url, tmp_path / "b", shard_chars=50_000)
     packed = [
         {path.name: path.read_bytes() for path in (tmp_path / name).glob("*.parquet")}
         for name in "ab"
@@ -290,7 +292,7 @@ def test_a_full_disk_of_the_cache_is_told_by_tokenize(
     text = "".join(f"{number}\n" for number in range(100_000))
     obstore.put(s3.store(bucket), "text/a.txt", text.encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
-    command = [sys.executable, "-m", "penstock", "tokenize", f"s3://{bucket}/text/a.txt"]
+    command = [sys.executable, "-m", "millstream", "tokenize", f"s3://{bucket}/text/a.txt"]
     command += ["--tokenizer", "bytes", "--out", str(tmp_path / "out"), "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     for part in ("text/a.txt", "disk of the cache is full", "tasks are done; then run the same"):
@@ -303,17 +305,17 @@ def test_fetch_downloads_objects(s3, s3_proxy, bucket, s3_environment, tmp_path,
     for name in (".hidden.bin", "a.bin", "b.bin", "deep/c.bin", "deep/d.txt"):
         obstore.put(store, f"web/{name}", content[: 1000 + len(name)])
     url = f"s3://{bucket}/web"
-    report = penstock.fetch([f"{url}/**/*.bin"], tmp_path / "bins")
+    report = millstream.fetch([f"{url}/**/*.bin"], tmp_path / "bins")
     assert [path.name for path in report.files] == ["a.bin", "b.bin", "c.bin"]
     assert (tmp_path / "bins" / "c.bin").read_bytes() == content[:1010]
-    assert penstock.fetch(url, tmp_path / "all").num_fetched == 4
+    assert millstream.fetch(url, tmp_path / "all").num_fetched == 4
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
-    again = penstock.fetch(f"{url}/deep/d.txt", tmp_path / "all")
+    again = millstream.fetch(f"{url}/deep/d.txt", tmp_path / "all")
     assert (again.num_fetched, again.num_skipped) == (0, 1)
     with pytest.raises(MissingDataError, match=f"{url}/nothing: no such object"):
-        penstock.fetch(f"{url}/nothing", tmp_path / "none")
+        millstream.fetch(f"{url}/nothing", tmp_path / "none")
     with pytest.raises(MissingDataError, match=r"\*\.zip: no object matches the pattern"):
-        penstock.fetch(f"{url}/*.zip", tmp_path / "none")
+        millstream.fetch(f"{url}/*.zip", tmp_path / "none")
 
 
 def test_a_killed_fetch_goes_on(s3, s3_proxy, bucket, s3_environment, tmp_path, monkeypatch):
@@ -321,7 +323,7 @@ def test_a_killed_fetch_goes_on(s3, s3_proxy, bucket, s3_environment, tmp_path, 
     obstore.put(s3.store(bucket), "large.bin", content)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
     s3_proxy.set(bandwidth=20_000_000)
-    command = [sys.executable, "-m", "penstock", "fetch", f"s3://{bucket}/large.bin", "--out"]
+    command = [sys.executable, "-m", "millstream", "fetch", f"s3://{bucket}/large.bin", "--out"]
     process = subprocess.Popen([*command, str(tmp_path / "out")], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -335,7 +337,7 @@ def test_a_killed_fetch_goes_on(s3, s3_proxy, bucket, s3_environment, tmp_path, 
     there = parts[0].stat().st_size
     s3_proxy.set()
     s3_proxy.reset_counts()
-    penstock.fetch(f"s3://{bucket}/large.bin", tmp_path / "out")
+    millstream.fetch(f"s3://{bucket}/large.bin", tmp_path / "out")
     assert (tmp_path / "out" / "large.bin").read_bytes() == content
     late = 4_000_000  # to the killed process
     assert s3_proxy.counts()["body_bytes"] < len(content) - there + late
@@ -343,7 +345,7 @@ def test_a_killed_fetch_goes_on(s3, s3_proxy, bucket, s3_environment, tmp_path, 
 
 def test_datatrove_takes_the_spellings_of_fsspec(s3, bucket, s3_environment, tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from penstock.compat.datatrove import DatatroveFileDataset, DatatroveFolderDataset
+    from millstream.compat.datatrove import DatatroveFileDataset, DatatroveFolderDataset
 
     store, tokens = s3.store("public"), np.arange(100_000, dtype="<u2")
     for number in range(2):
@@ -383,11 +385,11 @@ def test_commands_take_urls(s3, bucket, s3_environment, tmp_path, monkeypatch):
     local = write_corpus(tmp_path / "corpus", "jsonl", count=300)
     url = upload(s3, bucket, local, "web")
     monkeypatch.delenv("AWS_ENDPOINT_URL")
-    command = [sys.executable, "-m", "penstock", "tokenize", url, "--tokenizer", "bytes"]
+    command = [sys.executable, "-m", "millstream", "tokenize", url, "--tokenizer", "bytes"]
     command += ["--out", str(tmp_path / "b"), "--endpoint", s3.endpoint, "--workers", "2"]
     command += ["--task-bytes", "20000"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    penstock.tokenize(local, "bytes", tmp_path / "a", workers=1, task_bytes=20_000)
+    millstream.tokenize(local, "bytes", tmp_path / "a", workers=1, task_bytes=20_000)
     assert shards(tmp_path / "a") == shards(tmp_path / "b") != {}
 
 
@@ -397,13 +399,13 @@ def test_a_loader_is_closed_soon_although_the_server_fails(
     lines = "".join(f'{{"text": "{k:09d}"}}\n' for k in range(1_000_000))
     s3.store(bucket).put("a.jsonl", lines.encode())
     remote = Remote(endpoint=s3_proxy.endpoint, ahead_bytes=1 << 16)
-    source = penstock.Source(f"s3://{bucket}/a.jsonl", remote=remote)
-    loader = penstock.TextLoader(source, "bytes", batch_size=4, seq_len=256)
+    source = millstream.Source(f"s3://{bucket}/a.jsonl", remote=remote)
+    loader = millstream.TextLoader(source, "bytes", batch_size=4, seq_len=256)
     batches = iter(loader)
     next(batches)
     s3_proxy.set(rates={"503": 1})
     wait_until(lambda: s3_proxy.counts()["faults"].get("503") or not next(batches))
     started = time.monotonic()
     loader.close()
-    wait_until(lambda: not any(each.name == "penstock-text" for each in threading.enumerate()))
+    wait_until(lambda: not any(each.name == "millstream-text" for each in threading.enumerate()))
     assert time.monotonic() - started < 20

@@ -1,10 +1,10 @@
-"""`penstock verify` of data behind URLs."""
+"""`millstream verify` of data behind URLs."""
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.errors import UsageError
+import millstream
+from millstream.cli import main
+from millstream.errors import UsageError
 from tests.helpers.remote_data import upload, write_tokens
 
 pytest.importorskip("obstore")
@@ -27,23 +27,23 @@ def test_several_datasets_at_an_endpoint_are_named_by_their_urls(
 @pytest.mark.usefixtures("s3_environment")
 def test_text_shards(s3, bucket, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("a line\n" * 1000)
-    penstock.repack(tmp_path / "text.txt", tmp_path / "corpus")
+    millstream.repack(tmp_path / "text.txt", tmp_path / "corpus")
     upload(s3.store(bucket), tmp_path / "corpus", "sound/")
     assert main(["verify", f"s3://{bucket}/sound"]) == 0
     assert f"s3://{bucket}/sound: 1 text shard: all checksums" in capsys.readouterr().out
     shard = tmp_path / "corpus" / "shard_00000.parquet"
     shard.write_bytes(shard.read_bytes().replace(b"PAR1", b"PAR2", 1))
     upload(s3.store(bucket), tmp_path / "corpus", "damaged/")
-    problem = penstock.verify(f"s3://{bucket}/damaged").problems[0]
+    problem = millstream.verify(f"s3://{bucket}/damaged").problems[0]
     assert problem.startswith(f"s3://{bucket}/damaged/shard_00000.parquet: damaged in bytes 0 to")
     with pytest.raises(UsageError, match="local files only"):
-        penstock.verify(f"s3://{bucket}/sound", add_checksums=True)
+        millstream.verify(f"s3://{bucket}/sound", add_checksums=True)
 
 
 @pytest.mark.usefixtures("s3_environment")
 def test_no_checksums_are_added_to_the_cache(s3, bucket, tmp_path):
     (tmp_path / "train.bin").write_bytes(bytes(range(200)) * 100)
     upload(s3.store(bucket), tmp_path, "")
-    data = penstock.open(f"s3://{bucket}/train.bin", format="flat:uint16")
-    with pytest.raises(UsageError, match=r"local files only.*penstock copy"):
-        penstock.verify(data, add_checksums=True)
+    data = millstream.open(f"s3://{bucket}/train.bin", format="flat:uint16")
+    with pytest.raises(UsageError, match=r"local files only.*millstream copy"):
+        millstream.verify(data, add_checksums=True)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from penstock.system.background_thread import BackgroundThread, StopSignal, call_in_background
+from millstream.system.background_thread import BackgroundThread, StopSignal, call_in_background
 from tests.helpers.sigint import interrupt_when
 
 
@@ -19,7 +19,7 @@ def test_a_background_thread_ends_with_its_owner_and_is_one_of_pythons():
         assert queue.get() is None
         has_ended.set()
 
-    thread = BackgroundThread(work, "penstock-test", stop)
+    thread = BackgroundThread(work, "millstream-test", stop)
     assert not thread.is_running
     thread.start()
     thread.start()
@@ -27,7 +27,7 @@ def test_a_background_thread_ends_with_its_owner_and_is_one_of_pythons():
     assert thread.is_running
     del thread
     assert has_ended.wait(30)
-    assert names == ["penstock-test"]
+    assert names == ["millstream-test"]
 
 
 def test_an_interrupted_call_is_told_to_stop_and_waited_for_if_that_was_asked():
@@ -41,11 +41,11 @@ def test_an_interrupted_call_is_told_to_stop_and_waited_for_if_that_was_asked():
 
     interrupt_when(is_running)
     with pytest.raises(KeyboardInterrupt):
-        call_in_background(work, "penstock-test", stop, is_waited_for=True)
+        call_in_background(work, "millstream-test", stop, is_waited_for=True)
     assert has_ended == [True]
 
 
 def test_a_call_in_the_background_returns_and_raises_as_any_other():
-    assert call_in_background(lambda: 3, "penstock-test", StopSignal()) == 3
+    assert call_in_background(lambda: 3, "millstream-test", StopSignal()) == 3
     with pytest.raises(ZeroDivisionError):
-        call_in_background(lambda: 1 // 0, "penstock-test", StopSignal())
+        call_in_background(lambda: 1 // 0, "millstream-test", StopSignal())

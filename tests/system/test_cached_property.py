@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from penstock.system.cached_property import cached_property
+from millstream.system.cached_property import cached_property
 
 
 class Owner:

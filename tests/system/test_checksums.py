@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.system.checksums import (
+from millstream.system.checksums import (
     BLOCK_BYTES,
     BlockHasher,
     CheckedBlocks,

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from penstock.system.file_map import FileMap
+from millstream.system.file_map import FileMap
 
 pytestmark = pytest.mark.kernels
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.system.free_memory import available_bytes
+from millstream.system.free_memory import available_bytes
 
 MIB = 1 << 20
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from penstock.system.lent_memory import LentMemory
+from millstream.system.lent_memory import LentMemory
 
 
 def address(array):

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import DatasetExistsError, FormatError, UsageError
-from penstock.text.repacking import repack
-from penstock.text.sources import Columns, Source
-from penstock.text.tokenize import finishing
-from penstock.write import shard_job
+from millstream.errors import DatasetExistsError, FormatError, UsageError
+from millstream.text.repacking import repack
+from millstream.text.sources import Columns, Source
+from millstream.text.tokenize import finishing
+from millstream.write import shard_job
 from tests.helpers.text_sources import texts_of, write_jsonl
 from tests.helpers.waiting import num_files, wait_until
 
@@ -114,7 +114,7 @@ def test_a_killed_run_goes_on_and_writes_the_same(tmp_path, shuffle):
     write_jsonl(tmp_path / "a.jsonl", texts)
     repack(tmp_path / "a.jsonl", tmp_path / "calm", shuffle=shuffle, shard_chars=300_000)
     code = (
-        "import sys; from penstock.text.repacking import repack; "
+        "import sys; from millstream.text.repacking import repack; "
         f"repack(sys.argv[1], sys.argv[2], shuffle={shuffle}, shard_chars=300_000)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a.jsonl"), str(tmp_path / "killed")]

@@ -7,18 +7,18 @@ import shutil
 import numpy as np
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.compat.zerobatch import write_batch_file
-from penstock.errors import FormatError, PenstockError
-from penstock.formats.checksums import read_companion
-from penstock.system.checksums import BLOCK_BYTES, block_checksums
-from penstock.text.repacking import repack
-from penstock.text.sources import Source
-from penstock.text.tokenize.tokenizing import tokenize
-from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
-from penstock.text.training import train_tokenizer
-from penstock.verifying import find_problems, verify_files
+import millstream
+from millstream.cli import main
+from millstream.compat.zerobatch import write_batch_file
+from millstream.errors import FormatError, MillstreamError
+from millstream.formats.checksums import read_companion
+from millstream.system.checksums import BLOCK_BYTES, block_checksums
+from millstream.text.repacking import repack
+from millstream.text.sources import Source
+from millstream.text.tokenize.tokenizing import tokenize
+from millstream.text.tokenizers.byte_tokenizer import ByteTokenizer
+from millstream.text.training import train_tokenizer
+from millstream.verifying import find_problems, verify_files
 
 RANDOM = np.random.default_rng(5)
 LENGTHS = RANDOM.integers(1, 60, 900).tolist()
@@ -33,14 +33,14 @@ VIEWS = {
 def sound(tmp_path_factory):
     """Two shards with metadata, and the rows of some views."""
     path = tmp_path_factory.mktemp("sound") / "data"
-    writer = penstock.Writer(
+    writer = millstream.Writer(
         path, vocab_size=60_000, metadata=bytes, shard_bytes=80_000, tokenizer={"name": "gpt2"}
     )
     with writer:
         for length in LENGTHS:
             writer.append(RANDOM.integers(0, 60_000, length), b"about it")
     for view in VIEWS.values():
-        len(view(penstock.open(path)))
+        len(view(millstream.open(path)))
     return path
 
 
@@ -66,8 +66,8 @@ def flip(content, random):
 def problems_of(path):
     """What opening and verifying have to say."""
     try:
-        return find_problems(penstock.open(path, check_sizes=False))
-    except PenstockError as error:
+        return find_problems(millstream.open(path, check_sizes=False))
+    except MillstreamError as error:
         return [str(error)]
 
 
@@ -76,7 +76,7 @@ def test_every_flipped_bit_of_every_file_is_named(path):
     assert problems_of(path) == []
     random = np.random.default_rng(6)
     names = {file.name for file in files_in(path)}
-    assert {"penstock.json", "penstock.checksums", "00001.checksums", "00001.metadata"} < names
+    assert {"millstream.json", "millstream.checksums", "00001.checksums", "00001.metadata"} < names
     for file in files_in(path):
         content = file.read_bytes()
         for _ in range(20):
@@ -112,8 +112,8 @@ def test_many_damaged_places_are_counted(path):
 def rows_or_refusal(path, name, access):
     """All tokens of a view, or why they cannot be had."""
     try:
-        view = VIEWS[name](penstock.open(path, access=access))
-        loader = penstock.Loader(view, 8, tail="keep", seed=1, output="numpy")
+        view = VIEWS[name](millstream.open(path, access=access))
+        loader = millstream.Loader(view, 8, tail="keep", seed=1, output="numpy")
         with loader:
             return [batch["input_ids"].tolist() for batch in loader]
     except FormatError as error:
@@ -125,7 +125,7 @@ def rows_or_refusal(path, name, access):
 def test_stored_rows_with_a_flipped_bit_give_the_same_tokens_or_are_refused(path, name):
     expected = rows_or_refusal(path, name, "pread")
     assert isinstance(expected, list)
-    file = VIEWS[name](penstock.open(path)).stored_in
+    file = VIEWS[name](millstream.open(path)).stored_in
     content = file.read_bytes()
     random = np.random.default_rng(7)
     num_refused = 0
@@ -149,13 +149,13 @@ def test_stored_rows_with_a_flipped_bit_give_the_same_tokens_or_are_refused(path
 
 @pytest.mark.parametrize("name", ["best_fit", "documents"])
 def test_a_row_of_a_sound_block_can_be_read_beside_a_damaged_one(path, name):
-    view = VIEWS[name](penstock.open(path))
+    view = VIEWS[name](millstream.open(path))
     assert view.rows.pieces.nbytes > 2 * BLOCK_BYTES
     expected = view.rows.pieces_of(0).tolist()
     content = bytearray(view.stored_in.read_bytes())
     content[4096 + BLOCK_BYTES] ^= 1
     view.stored_in.write_bytes(content)
-    again = VIEWS[name](penstock.open(path))
+    again = VIEWS[name](millstream.open(path))
     assert again.rows.pieces_of(0).tolist() == expected
     assert again[0]["input_ids"].tolist() == view[0]["input_ids"].tolist()
     row = next(r for r in range(len(again)) if refused(again.rows.pieces_of, r))
@@ -178,21 +178,21 @@ def test_no_rows_are_made_of_a_damaged_table_of_documents(path):
     offsets[longest + 1] ^= 1  # still in order
     offsets.flush()
     assert np.all(np.diff(offsets.astype(np.int64)) >= 0)
-    with pytest.raises(FormatError, match=r"00000\.documents: xxh3 is .*; run penstock verify"):
-        len(penstock.open(path).packed(32))
+    with pytest.raises(FormatError, match=r"00000\.documents: xxh3 is .*; run millstream verify"):
+        len(millstream.open(path).packed(32))
     assert not list(path.glob("plans/*.rows"))
 
 
 def test_no_rows_are_made_of_a_damaged_table_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (np.arange(4000, dtype="<u2") % 50).tofile(tmp_path / "train.bin")
-    assert len(penstock.open(tmp_path / "train.bin", eos_id=7).packed(32)) > 0
+    assert len(millstream.open(tmp_path / "train.bin", eos_id=7).packed(32)) > 0
     (table,) = (tmp_path / "cache").rglob("*.documents")
     content = bytearray(table.read_bytes())
     content[8 * 20] ^= 1
     table.write_bytes(content)
     with pytest.raises(FormatError, match="remove it, and it is made again"):
-        len(penstock.open(tmp_path / "train.bin", eos_id=7).documents(32))
+        len(millstream.open(tmp_path / "train.bin", eos_id=7).documents(32))
 
 
 def remove_companions(path):
@@ -202,9 +202,9 @@ def remove_companions(path):
 
 def test_a_dataset_without_companions_is_valid_and_gets_the_same_ones_on_request(path):
     before = {file.name: file.read_bytes() for file in files_in(path)}
-    fingerprint = penstock.open(path).fingerprint
+    fingerprint = millstream.open(path).fingerprint
     remove_companions(path)
-    data = penstock.open(path)
+    data = millstream.open(path)
     assert data.fingerprint == fingerprint
     assert find_problems(data) == []
     assert not any(path.glob("*.checksums"))
@@ -220,7 +220,7 @@ def test_checksums_are_not_made_of_a_damaged_shard(path, damage):
     file.write_bytes(b"!" + content[1:] if damage == "changed" else content[1:])
     if damage == "missing":
         file.unlink()
-    assert len(find_problems(penstock.open(path, check_sizes=False), add_checksums=True)) == 1
+    assert len(find_problems(millstream.open(path, check_sizes=False), add_checksums=True)) == 1
     assert (path / "00000.checksums").exists()
     assert not (path / "00001.checksums").exists()
 
@@ -228,7 +228,7 @@ def test_checksums_are_not_made_of_a_damaged_shard(path, damage):
 def test_a_companion_that_cannot_be_written_is_named(path):
     remove_companions(path)
     (path / "00000.checksums").mkdir()
-    problems = find_problems(penstock.open(path), add_checksums=True)
+    problems = find_problems(millstream.open(path), add_checksums=True)
     assert any(f"{path / '00000.checksums'}: cannot be written: " in each for each in problems)
     assert (path / "00001.checksums").is_file()
 
@@ -249,26 +249,26 @@ def test_a_companion_that_does_not_fit_is_a_problem_with_a_remedy(path, how):
         assert problems == []  # it lists none of this shard's files, which is as good as none
     else:
         assert all(str(companion) in problem for problem in problems)
-        assert all("penstock verify --add-checksums" in problem for problem in problems)
+        assert all("millstream verify --add-checksums" in problem for problem in problems)
         assert len(problems) == 1
-    assert find_problems(penstock.open(path), add_checksums=True) == []
+    assert find_problems(millstream.open(path), add_checksums=True) == []
     assert companion.read_bytes() == content
 
 
 def test_a_manifest_that_somebody_changed_is_named_with_what_to_do(path):
-    manifest = path / "penstock.json"
+    manifest = path / "millstream.json"
     manifest.write_text(manifest.read_text().replace("gpt2", "gpt4"))
     (problem,) = problems_of(path)
     assert problem.startswith(f"{manifest}: damaged in bytes 0 to ")
-    assert "remove penstock.checksums" in problem
-    (path / "penstock.checksums").unlink()
+    assert "remove millstream.checksums" in problem
+    (path / "millstream.checksums").unlink()
     assert problems_of(path) == []
 
 
 def test_rows_in_the_user_s_cache_are_verified(path, tmp_path):
     shutil.rmtree(path / "plans")
     (path / "plans").write_text("in the way")
-    file = penstock.open(path).packed(32).stored_in
+    file = millstream.open(path).packed(32).stored_in
     assert file.is_relative_to(tmp_path / "cache")
     content = bytearray(file.read_bytes())
     content[5000] ^= 1
@@ -278,14 +278,14 @@ def test_rows_in_the_user_s_cache_are_verified(path, tmp_path):
 
 
 def test_rows_of_the_version_before_checksums_are_made_again(path):
-    view = VIEWS["best_fit"](penstock.open(path))
+    view = VIEWS["best_fit"](millstream.open(path))
     content = view.stored_in.read_bytes()
     header = json.loads(content[:4096])
     end = 4096 + header.pop("body_bytes")
     view.stored_in.write_bytes(
         json.dumps(header | {"version": 1}).encode().ljust(4096) + content[4096:end]
     )
-    assert np.array_equal(VIEWS["best_fit"](penstock.open(path))[:]["labels"], view[:]["labels"])
+    assert np.array_equal(VIEWS["best_fit"](millstream.open(path))[:]["labels"], view[:]["labels"])
     assert view.stored_in.read_bytes() == content
 
 
@@ -304,9 +304,9 @@ def assert_all_listed(path):
 
 def test_parts_that_are_joined_have_checksums(tmp_path):
     for part in range(2):
-        with penstock.Writer(tmp_path, vocab_size=100, part=part) as writer:
+        with millstream.Writer(tmp_path, vocab_size=100, part=part) as writer:
             writer.extend(np.arange(9000) % 100, [9000])
-    penstock.finish(tmp_path, parts=2)
+    millstream.finish(tmp_path, parts=2)
     assert_all_listed(tmp_path)
     assert problems_of(tmp_path) == []
 
@@ -316,7 +316,7 @@ def test_parts_that_are_joined_have_checksums(tmp_path):
 def test_what_tokenize_writes_has_checksums(tmp_path, has_splits):
     lines = "".join(f"{k} words\n" for k in range(3000))
     (tmp_path / "text.txt").write_text(lines)
-    out, split = tmp_path / "out", {"split": penstock.Split(fraction=0.1)} if has_splits else {}
+    out, split = tmp_path / "out", {"split": millstream.Split(fraction=0.1)} if has_splits else {}
     tokenize(tmp_path / "text.txt", ByteTokenizer(), out, shuffle=1, **split)
     parts = [out / "train", out / "val"] if has_splits else [out]
     for part in {out, *parts}:
@@ -329,19 +329,19 @@ def test_what_tokenize_writes_has_checksums(tmp_path, has_splits):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["penstock", "datatrove", "megatron", "llmbatch", "llmc", "flat"])
+@pytest.mark.parametrize("to", ["millstream", "datatrove", "megatron", "llmbatch", "llmc", "flat"])
 def test_what_convert_writes_has_checksums_and_opens_by_a_pattern(path, tmp_path, to):
     shape = {"seq_len": 16, "batch_size": 4} if to == "llmbatch" else {}
-    with penstock.Writer(tmp_path / "plain", vocab_size=60_000) as writer:
+    with millstream.Writer(tmp_path / "plain", vocab_size=60_000) as writer:
         for length in LENGTHS:
             writer.append(np.arange(length))
-    data = penstock.open(tmp_path / "plain")
-    penstock.convert(data, tmp_path / to, to, shard_bytes=30_000, **shape)
+    data = millstream.open(tmp_path / "plain")
+    millstream.convert(data, tmp_path / to, to, shard_bytes=30_000, **shape)
     assert_all_listed(tmp_path / to)
     assert problems_of(tmp_path / to) == []
-    if to not in ("penstock", "flat"):
-        by_pattern = penstock.open(str(tmp_path / to / "*"))
-        assert by_pattern.num_records == penstock.open(tmp_path / to).num_records
+    if to not in ("millstream", "flat"):
+        by_pattern = millstream.open(str(tmp_path / to / "*"))
+        assert by_pattern.num_records == millstream.open(tmp_path / to).num_records
     file = max(files_in(tmp_path / to), key=lambda file: file.stat().st_size)
     content = bytearray(file.read_bytes())
     content[BLOCK_BYTES + 2] ^= 1
@@ -358,7 +358,7 @@ def test_a_batch_file_has_a_companion_and_can_do_without(tmp_path):
     assert list(read_companion(companion)) == ["train.batch"]
     companion.unlink()
     assert problems_of(file) == []
-    assert find_problems(penstock.open(file), add_checksums=True) == []
+    assert find_problems(millstream.open(file), add_checksums=True) == []
     assert companion.read_bytes() == content
     damaged = bytearray(file.read_bytes())
     damaged[4096 + 3] ^= 1
@@ -451,9 +451,13 @@ def sound_others(tmp_path_factory):
     (path / "text.txt").write_text("some words\n" * 300)
     train_tokenizer(Source(path / "text.txt"), 260, specials=["<|bos|>"], out=path / "tok")
     tokenize(
-        path / "text.txt", path / "tok", path / "out", split=penstock.Split(fraction=0.1), workers=1
+        path / "text.txt",
+        path / "tok",
+        path / "out",
+        split=millstream.Split(fraction=0.1),
+        workers=1,
     )
-    penstock.convert(penstock.open(path / "out" / "train"), path / "flat", "flat")
+    millstream.convert(millstream.open(path / "out" / "train"), path / "flat", "flat")
     return path
 
 
@@ -479,10 +483,10 @@ def test_checksums_of_any_file_are_made_again_as_is_said(with_others, name, how)
     companion.write_bytes(content[:-1])
     (problem,) = problems_of(data)
     assert problem.startswith(f"{companion}: ")
-    assert problem.endswith("remove it and run penstock verify --add-checksums to make a new one")
+    assert problem.endswith("remove it and run millstream verify --add-checksums to make a new one")
     if how == "removed":
         companion.unlink()
-    assert find_problems(penstock.open(data), add_checksums=True) == []
+    assert find_problems(millstream.open(data), add_checksums=True) == []
     assert companion.read_bytes() == content
 
 
@@ -496,13 +500,13 @@ def test_a_missing_file_is_not_to_be_made_again_of_its_checksums(with_others, na
     assert problem.endswith(f"copy it again, or, if you removed it on purpose, remove {checksums}")
     companion = file.with_suffix(".checksums")
     companion.write_bytes(companion.read_bytes()[:-1])
-    (problem,) = find_problems(penstock.open(with_others / "out" / "train"), add_checksums=True)
+    (problem,) = find_problems(millstream.open(with_others / "out" / "train"), add_checksums=True)
     assert problem.endswith("its files are missing too: copy them again, or remove it")
 
 
 def test_a_report_of_somebody_else_gets_no_checksums(path):
     (path / "report.json").write_text("{}")
-    assert find_problems(penstock.open(path), add_checksums=True) == []
+    assert find_problems(millstream.open(path), add_checksums=True) == []
     assert not (path / "report.checksums").exists()
 
 
@@ -520,4 +524,4 @@ def test_verify_says_that_it_compared_the_checksums_that_it_added(tmp_path, caps
 
 def test_a_companion_by_itself_is_no_dataset(path):
     with pytest.raises(FormatError, match="is a companion of other files"):
-        penstock.open(path / "00000.checksums")
+        millstream.open(path / "00000.checksums")

@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.converting import convert
-from penstock.verifying import find_problems
+import millstream
+from millstream.cli import main
+from millstream.converting import convert
+from millstream.verifying import find_problems
 from tests.helpers.datasets import write_documents
 
 
@@ -19,7 +19,7 @@ def test_verify_reads_a_file_once_however_many_shards_lie_in_it(tmp_path):
     with arrow.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
         for batch in table.to_batches(10):
             writer.write_batch(batch)
-    data, read = penstock.open(tmp_path / "t.arrow"), []
+    data, read = millstream.open(tmp_path / "t.arrow"), []
     assert find_problems(data, progress=read.append) == []
     assert read[-1].done == data.size_bytes
 
@@ -42,7 +42,7 @@ def test_verify_finds_a_damaged_companion(tmp_path, to, name):
         ends.tofile(path)
     else:
         path.write_bytes(bytes(100))
-    assert find_problems(penstock.open(tmp_path / "out")) != []
+    assert find_problems(millstream.open(tmp_path / "out")) != []
 
 
 def test_verify_does_not_claim_checksums_that_are_not_there(tmp_path, capsys):
@@ -53,7 +53,7 @@ def test_verify_does_not_claim_checksums_that_are_not_there(tmp_path, capsys):
 
 def test_an_error_ends_the_other_shards_too(tmp_path):
     np.zeros(40_000_000, "<u2").tofile(tmp_path / "t.bin")
-    data, seen = penstock.open(tmp_path / "t.bin"), []
+    data, seen = millstream.open(tmp_path / "t.bin"), []
 
     def interrupt(progress):
         seen.append(progress.done)
@@ -63,7 +63,7 @@ def test_an_error_ends_the_other_shards_too(tmp_path):
 
     for k in range(3):
         shutil.copy(tmp_path / "t.bin", tmp_path / f"{k}.bin")
-    documents = penstock.open(tmp_path / "*.bin")
+    documents = millstream.open(tmp_path / "*.bin")
     with pytest.raises(KeyboardInterrupt):
         convert(
             documents, tmp_path / "out", "llmchnk", workers=2, shard_bytes=1, progress=interrupt
@@ -77,16 +77,16 @@ def test_verify_finds_a_changed_companion_and_a_changed_table(tmp_path, monkeypa
     convert(data, tmp_path / "ds", "datatrove")
     text = tmp_path / "ds" / "00000.ds.metadata"
     text.write_bytes(text.read_bytes().replace(b"T", b"U"))
-    problems = find_problems(penstock.open(tmp_path / "ds"))
+    problems = find_problems(millstream.open(tmp_path / "ds"))
     assert any("00000.ds.metadata: xxh3 is" in each for each in problems)
     convert(data, tmp_path / "mg", "megatron")
-    opened = penstock.open(tmp_path / "mg")
+    opened = millstream.open(tmp_path / "mg")
     assert find_problems(opened) == []
-    (table,) = (tmp_path / "cache" / "penstock" / "tables").iterdir()
+    (table,) = (tmp_path / "cache" / "millstream" / "tables").iterdir()
     content = bytearray(table.read_bytes())
     content[8] += 1  # the end of the first document
     table.write_bytes(content)
     assert any(
         "remove it, and it is made again" in each
-        for each in find_problems(penstock.open(tmp_path / "mg"))
+        for each in find_problems(millstream.open(tmp_path / "mg"))
     )

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.auditing import RunShape, audit
-from penstock.auditing.tokens import audit_tokens
-from penstock.errors import StateError, UsageError
-from penstock.load.token_digest import token_digest
-from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
+import millstream
+from millstream.auditing import RunShape, audit
+from millstream.auditing.tokens import audit_tokens
+from millstream.errors import StateError, UsageError
+from millstream.load.token_digest import token_digest
+from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
 from tests.helpers.numbered_documents import (
     EXTRAS,
     IGNORED,
@@ -115,10 +115,10 @@ def write_masked(path, lengths, kind, seed=0):
     values = [0, 1] if kind in ("?", "u1") else [0, 1, -1, 256, 1 << 40]
     records["mask"] = random.choice(values, num)
     records["pair"] = random.integers(0, 1 << 16, (num, 2))
-    with penstock.Writer(path, fields=fields, shard_bytes=100) as writer:
+    with millstream.Writer(path, fields=fields, shard_bytes=100) as writer:
         for document in np.split(records, np.cumsum(lengths)[:-1]):
             writer.append(document)
-    return penstock.open(path), records
+    return millstream.open(path), records
 
 
 def views_of(data, **options):
@@ -165,9 +165,9 @@ def test_fields_stand_beside_their_tokens_and_are_zero_in_padding(tmp_path, kind
 @pytest.mark.parametrize("kind", ["<u2", "<u4", "<i4", "<i8"])
 @pytest.mark.parametrize("dtype", [np.int64, None])
 def test_the_token_itself_may_be_the_loss_mask(tmp_path, kind, dtype):
-    with penstock.Writer(tmp_path / "data", fields=kind) as writer:
+    with millstream.Writer(tmp_path / "data", fields=kind) as writer:
         writer.append([5, 0, 7, 0, 0, 9])
-    data = penstock.open(tmp_path / "data")
+    data = millstream.open(tmp_path / "data")
     for view in (data.documents(6, loss_mask="token"), data.packed(6, loss_mask="token")):
         labels = view.read([0], dtype=dtype)["labels"]
         assert labels.tolist() == [[IGNORED, 7, IGNORED, IGNORED, 9, IGNORED]]
@@ -193,8 +193,8 @@ buckets = st.tuples(st.integers(1, 700), st.integers(1, 40), st.integers(1, 12))
 @example((700, 1, 1), 0, 0)
 def test_length_buckets_are_a_bijection_that_inverts(sizes, seed, epoch):
     num, group, factor = sizes
-    shuffle = penstock.LengthBuckets(group, group * factor)
-    order = penstock.make_order(shuffle, num, seed)
+    shuffle = millstream.LengthBuckets(group, group * factor)
+    order = millstream.make_order(shuffle, num, seed)
     positions = np.arange(num) + epoch * num
     samples = order.samples_at(positions)
     assert sorted(samples.tolist()) == list(range(num))
@@ -207,7 +207,7 @@ def test_length_buckets_are_a_bijection_that_inverts(sizes, seed, epoch):
 @given(buckets, st.integers(0, 2**64 - 1))
 def test_samples_of_a_group_come_from_one_bucket_and_those_of_no_group_come_last(sizes, seed):
     num, group, factor = sizes
-    order = penstock.make_order(penstock.LengthBuckets(group, group * factor), num, seed)
+    order = millstream.make_order(millstream.LengthBuckets(group, group * factor), num, seed)
     samples = order.samples_at(range(num))
     num_grouped = num // group * group
     rest = samples[num_grouped:]
@@ -218,7 +218,7 @@ def test_samples_of_a_group_come_from_one_bucket_and_those_of_no_group_come_last
 
 
 def test_what_fills_no_group_is_of_another_length_in_every_epoch():
-    order = penstock.make_order(penstock.LengthBuckets(64), 1000, 0)
+    order = millstream.make_order(millstream.LengthBuckets(64), 1000, 0)
     firsts = {int(order.samples_at([epoch * 1000 + 960])[0]) for epoch in range(200)}
     assert firsts == set(range(0, 961, 64))
 
@@ -228,16 +228,16 @@ def test_length_buckets_save_most_of_the_padding_without_being_told_more_than_th
     lengths = np.random.default_rng(0).lognormal(6, 1, num).astype(int) + 1
     lengths = np.sort(np.minimum(lengths, 2048))
     padded = {}
-    for shuffle in (True, penstock.LengthBuckets(256)):
-        samples = penstock.make_order(shuffle, num).samples_at(range(num // 256 * 256))
+    for shuffle in (True, millstream.LengthBuckets(256)):
+        samples = millstream.make_order(shuffle, num).samples_at(range(num // 256 * 256))
         rows = lengths[samples].reshape(-1, 256)
         padded[shuffle] = 1 - rows.sum() / (rows.max(1) * 256).sum()
     assert padded[True] > 0.7
-    assert padded[penstock.LengthBuckets(256)] < 0.05
+    assert padded[millstream.LengthBuckets(256)] < 0.05
 
 
 def test_length_buckets_mix_within_a_bucket_and_among_groups():
-    order = penstock.make_order(penstock.LengthBuckets(4, 100), 1000, 3)
+    order = millstream.make_order(millstream.LengthBuckets(4, 100), 1000, 3)
     epochs = np.stack([order.samples_at(np.arange(1000) + 1000 * epoch) for epoch in range(40)])
     groups = epochs.reshape(40, 250, 4)
     assert (groups // 100 == groups[:, :, :1] // 100).all()
@@ -252,7 +252,7 @@ def test_length_buckets_mix_within_a_bucket_and_among_groups():
 @pytest.mark.parametrize(("group", "bucket"), [(0, 1), (4, 6), (4, 2), (2.5, None), (-1, None)])
 def test_buckets_that_cannot_work_are_refused(group, bucket):
     with pytest.raises(UsageError, match=r"group_size|bucket_size"):
-        penstock.LengthBuckets(group, bucket)
+        millstream.LengthBuckets(group, bucket)
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def corpus(tmp_path_factory):
     lengths = np.exp(random.normal(2.2, 1.0, 150)).astype(int).tolist()
     path = tmp_path_factory.mktemp("corpus") / "data"
     write_numbered(path, lengths, shard_bytes=300)
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 VIEWS = {
@@ -273,7 +273,7 @@ VIEWS = {
     "split": lambda data: data.documents(16, overflow="split", by_length=True, extras=EXTRAS),
     "static": lambda data: data.packed(16, extras=EXTRAS, static_shapes=True),
 }
-BUCKETS = penstock.LengthBuckets(6, 24)
+BUCKETS = millstream.LengthBuckets(6, 24)
 
 
 def shuffles_of(view):
@@ -288,7 +288,7 @@ def test_a_loader_over_rows_resumes_exactly_at_every_step(corpus, name, prefetch
     for shuffle in shuffles_of(view):
         options = {"shuffle": shuffle, "seed": 5, "prefetch": prefetch, "threads": 2}
         assert_resumes_exactly(
-            lambda: penstock.Loader(view, 7, tail="keep", output="numpy", **options),  # noqa: B023
+            lambda: millstream.Loader(view, 7, tail="keep", output="numpy", **options),  # noqa: B023
             steps=len(view) // 7 + 3,
         )
 
@@ -308,7 +308,7 @@ def test_any_ranks_share_rows_exactly(corpus, name, tail):
     for shuffle in shuffles_of(view):
         assert_ranks_share_exactly(
             lambda rank, ranks, batch_size: without_boundaries(
-                penstock.Loader(
+                millstream.Loader(
                     view,
                     batch_size,
                     seed=2,
@@ -329,7 +329,7 @@ def test_prefetching_and_threads_make_no_difference(corpus, name):
     view = VIEWS[name](corpus)
     expected = None
     for prefetch, threads, announce in [(0, 1, 0), (1, 1, 8), (8, 4, 8), (3, 2, 1)]:
-        loader = penstock.Loader(
+        loader = millstream.Loader(
             view,
             5,
             seed=1,
@@ -353,7 +353,7 @@ def test_a_short_batch_at_the_end_is_what_the_view_says(corpus, name, ranks):
     view = VIEWS[name](corpus)
     batch_size = len(view) // ranks - 1
     for rank in range(ranks):
-        loader = penstock.Loader(
+        loader = millstream.Loader(
             view, batch_size, rank=rank, ranks=ranks, tail="keep", output="numpy"
         )
         with loader:
@@ -377,12 +377,12 @@ def test_a_short_batch_at_the_end_is_what_the_view_says(corpus, name, ranks):
 def test_a_state_goes_on_with_other_ranks_and_rows(corpus, name, phases, seed, draw):
     view = VIEWS[name](corpus)
     shuffle = draw.draw(st.sampled_from(shuffles_of(view)))
-    order = penstock.make_order(shuffle, len(view), seed)
+    order = millstream.make_order(shuffle, len(view), seed)
     state, position = None, 0
     for ranks, batch_size, steps in phases:
         states = []
         for rank in range(ranks):
-            loader = penstock.Loader(
+            loader = millstream.Loader(
                 view,
                 batch_size,
                 seed=seed,
@@ -410,8 +410,8 @@ def test_a_state_goes_on_with_other_ranks_and_rows(corpus, name, phases, seed, d
 def test_length_buckets_make_batches_of_similar_length(corpus):
     view = corpus.documents(64, by_length=True, pad_to=1)
     padding = {}
-    for shuffle in (True, penstock.LengthBuckets(10, 20)):
-        with penstock.Loader(view, 10, shuffle=shuffle, output="numpy", tail="keep") as loader:
+    for shuffle in (True, millstream.LengthBuckets(10, 20)):
+        with millstream.Loader(view, 10, shuffle=shuffle, output="numpy", tail="keep") as loader:
             masks = [batch["attention_mask"] for batch in loader]
         assert sum(int(mask.sum()) for mask in masks) == view.report.num_inputs
         padding[shuffle] = sum(int((mask == 0).sum()) for mask in masks)
@@ -424,11 +424,11 @@ def test_length_buckets_make_batches_of_similar_length(corpus):
 )
 def test_length_buckets_refuse_a_view_that_is_not_by_length(corpus, make_view):
     with pytest.raises(UsageError, match="by_length=True"):
-        penstock.Loader(make_view(corpus), 4, shuffle=penstock.LengthBuckets(4))
+        millstream.Loader(make_view(corpus), 4, shuffle=millstream.LengthBuckets(4))
 
 
 def test_an_audit_of_length_buckets_finds_every_sample_once():
-    order = penstock.make_order(penstock.LengthBuckets(12, 60), 1003, 4)
+    order = millstream.make_order(millstream.LengthBuckets(12, 60), 1003, 4)
     changes = [RunShape(step=0, ranks=3, batch_size=4), RunShape(step=9, ranks=2, batch_size=5)]
     report = audit(order, changes, epochs=3, tail="wrap")
     assert [epoch.served for epoch in report.epochs] == [1003] * 3
@@ -448,7 +448,7 @@ def test_a_state_of_other_rows_is_refused(corpus):
         corpus.documents(16, overflow="split"),
         corpus.documents(16, overflow="split", by_length=True),
     ]
-    loaders = [penstock.Loader(view, 2) for view in views]
+    loaders = [millstream.Loader(view, 2) for view in views]
     states = [loader.state_dict() for loader in loaders]
     for (i, loader), (j, state) in itertools.product(enumerate(loaders), enumerate(states)):
         if i == j:
@@ -461,24 +461,25 @@ def test_a_state_of_other_rows_is_refused(corpus):
 @pytest.mark.parametrize(
     ("shuffle", "other"),
     [
-        (BUCKETS, penstock.LengthBuckets(6, 30)),
-        (BUCKETS, penstock.LengthBuckets(4, 24)),
+        (BUCKETS, millstream.LengthBuckets(6, 30)),
+        (BUCKETS, millstream.LengthBuckets(4, 24)),
         (BUCKETS, True),
         (False, BUCKETS),
     ],
 )
 def test_a_state_of_other_buckets_is_refused(corpus, shuffle, other):
     view = corpus.documents(16, by_length=True)
-    state = penstock.Loader(view, 2, shuffle=shuffle).state_dict()
+    state = millstream.Loader(view, 2, shuffle=shuffle).state_dict()
     with pytest.raises(StateError, match="order was"):
-        penstock.Loader(view, 2, shuffle=other).load_state_dict(state)
+        millstream.Loader(view, 2, shuffle=other).load_state_dict(state)
 
 
 def test_a_state_of_the_same_rows_of_other_tokens_is_refused(tmp_path):
     for name, first in (("one", 1), ("other", 2)):
         write_numbered(tmp_path / name, [4, 9, 3], first=first)
     one, other = (
-        penstock.Loader(penstock.open(tmp_path / name).packed(4), 1) for name in ("one", "other")
+        millstream.Loader(millstream.open(tmp_path / name).packed(4), 1)
+        for name in ("one", "other")
     )
     with pytest.raises(StateError):
         other.load_state_dict(one.state_dict())
@@ -489,7 +490,7 @@ def token_digests(view, split, **options):
     ranks, batch_size = split
     shares = []
     for rank in range(ranks):
-        loader = penstock.Loader(
+        loader = millstream.Loader(
             view,
             batch_size,
             rank=rank,
@@ -502,7 +503,7 @@ def token_digests(view, split, **options):
         )
         with loader:
             shares.append([loader.token_digest() for _ in loader])
-    return [penstock.sum_digests(parts) for parts in zip(*shares, strict=True)]
+    return [millstream.sum_digests(parts) for parts in zip(*shares, strict=True)]
 
 
 @pytest.mark.parametrize("name", VIEWS)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.auditing.tokens import audit_tokens
-from penstock.errors import UsageError
+import millstream
+from millstream.auditing.tokens import audit_tokens
+from millstream.errors import UsageError
 from tests.helpers.objects import documents, metadata_of, objects, write_objects
 
 
@@ -140,22 +140,22 @@ def test_an_empty_dataset_has_no_samples(tmp_path):
     assert len(data.objects()) == 0
     assert data.objects()[:] == {"documents": []}
     with pytest.raises(UsageError, match="no samples: the dataset has no objects"):
-        penstock.Loader(data.objects(), 1)
+        millstream.Loader(data.objects(), 1)
 
 
 def test_a_view_without_samples_says_what_left_them_out(tmp_path):
     view = write_objects(tmp_path / "data", [b"one", b"two"]).objects()
     with pytest.raises(UsageError, match=r"without\(\) or split\(\) left none of 2 documents"):
-        penstock.Loader(view.without([0, 1]), 1)
+        millstream.Loader(view.without([0, 1]), 1)
     with pytest.raises(UsageError, match="slices left none of 2 samples"):
-        penstock.Loader(view.take(0), 1)
-    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+        millstream.Loader(view.take(0), 1)
+    with millstream.Writer(tmp_path / "tokens", vocab_size=9) as writer:
         writer.extend([1] * 10, [5, 5])
-    tokens = penstock.open(tmp_path / "tokens")
+    tokens = millstream.open(tmp_path / "tokens")
     with pytest.raises(UsageError, match=r"overflow='drop' dropped 2 documents.*rows of 2"):
-        penstock.Loader(tokens.packed(2, overflow="drop"), 1)
+        millstream.Loader(tokens.packed(2, overflow="drop"), 1)
     with pytest.raises(UsageError, match="the dataset has 10 records, for rows of 99"):
-        penstock.Loader(tokens.windows(99), 1)
+        millstream.Loader(tokens.windows(99), 1)
 
 
 def test_a_transform_is_checked_at_once_and_objects_have_no_padding(tmp_path):
@@ -169,16 +169,16 @@ def test_directories_of_objects_open_together(tmp_path):
     write_objects(tmp_path / "a", [b"one", b""], metadata=[b"1", b"2"])
     write_objects(tmp_path / "b", [], metadata=[])
     write_objects(tmp_path / "c", [b"", b"four"], metadata=[b"3", b"4"])
-    data = penstock.open([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    data = millstream.open([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
     view = data.objects(bytes, metadata=int)
     assert view[:] == {"documents": [b"one", b"", b"", b"four"], "metadata": [1, 2, 3, 4]}
     write_objects(tmp_path / "plain", [b"x"])
-    with pytest.raises(penstock.FormatError, match=r"without metadata, but .* with metadata"):
-        penstock.open([tmp_path / "a", tmp_path / "plain"])
-    with penstock.Writer(tmp_path / "records", fields=[("byte", "u1")]) as writer:
+    with pytest.raises(millstream.FormatError, match=r"without metadata, but .* with metadata"):
+        millstream.open([tmp_path / "a", tmp_path / "plain"])
+    with millstream.Writer(tmp_path / "records", fields=[("byte", "u1")]) as writer:
         writer.append({"byte": [1, 2]})
-    with pytest.raises(penstock.FormatError, match=r"holds records, but .* holds objects"):
-        penstock.open([tmp_path / "plain", tmp_path / "records"])
+    with pytest.raises(millstream.FormatError, match=r"holds records, but .* holds objects"):
+        millstream.open([tmp_path / "plain", tmp_path / "records"])
 
 
 def test_a_view_can_be_pickled_and_shows_what_it_is(tmp_path):
@@ -196,13 +196,13 @@ def test_objects_and_records_do_not_pass_for_each_other(tmp_path):
     for make_view in (data.windows, data.documents, data.packed):
         with pytest.raises(UsageError, match=r"holds objects.* use data\.objects"):
             make_view(4)
-    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+    with millstream.Writer(tmp_path / "tokens", vocab_size=9) as writer:
         writer.append([1, 2])
-    tokens = penstock.open(tmp_path / "tokens")
+    tokens = millstream.open(tmp_path / "tokens")
     with pytest.raises(UsageError, match=r"holds records.* use data\.windows"):
         tokens.objects()
     with pytest.raises(UsageError, match="objects; only token datasets can be converted"):
-        penstock.convert(data, tmp_path / "out", to="flat")
+        millstream.convert(data, tmp_path / "out", to="flat")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import penstock
+import millstream
 
 VOCAB, WIDTH, NUM_HEADS, SEQ_LEN = 97, 32, 2, 40
 
@@ -94,14 +94,14 @@ def documents():
 @pytest.fixture(scope="module")
 def data(documents, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "d"
-    with penstock.Writer(path, vocab_size=VOCAB, shard_bytes=200) as writer:
+    with millstream.Writer(path, vocab_size=VOCAB, shard_bytes=200) as writer:
         for document in documents:
             writer.append(document)
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 def batches(view):
-    with penstock.Loader(view, 4, seed=0, tail="keep") as loader:
+    with millstream.Loader(view, 4, seed=0, tail="keep") as loader:
         yield from loader
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.auditing.tokens import audit_tokens
-from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
+import millstream
+from millstream.auditing.tokens import audit_tokens
+from millstream.errors import FormatError, MissingDataError, UsageError
+from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
 from tests.helpers.numbered_documents import EXTRAS, POLICIES, numbered, places, write_numbered
 
 LENGTHS = [5, 3, 9, 0, 2, 7, 1, 12, 4, 6, 8, 20, 8, 16]
@@ -34,10 +34,10 @@ def views_of(data, width):
 def write_kept(path, lengths, kept):
     """A dataset of the kept documents alone, with the tokens that they have among all."""
     first = np.cumsum([1, *lengths]).tolist()
-    with penstock.Writer(path, fields="<u4") as writer:
+    with millstream.Writer(path, fields="<u4") as writer:
         for k in kept:
             writer.append(np.arange(first[k], first[k] + lengths[k]))
-    return penstock.open(path)
+    return millstream.open(path)
 
 
 def check_is_as_if_alone(view, alone, kept):
@@ -85,10 +85,10 @@ def test_many_documents_are_left_out_across_chunks_and_refills(tmp_path, monkeyp
     lengths = random.integers(0, 60, 900).tolist()
     kept = np.flatnonzero(random.random(900) < 0.4).tolist()
     write_numbered(tmp_path / "all", lengths, shard_bytes=8000)
-    data = penstock.open(tmp_path / "all")
+    data = millstream.open(tmp_path / "all")
     alone = write_kept(tmp_path / "kept", lengths, kept)
-    monkeypatch.setattr("penstock.read.documents._CHUNK", 100)
-    monkeypatch.setattr("penstock.pack.policy._MADE_AT_ONCE", 7)
+    monkeypatch.setattr("millstream.read.documents._CHUNK", 100)
+    monkeypatch.setattr("millstream.pack.policy._MADE_AT_ONCE", 7)
     left_out = np.setdiff1d(np.arange(900), kept)
     for one, other in zip(views_of(data, 32), views_of(alone, 32), strict=True):
         check_is_as_if_alone(one.without(documents=left_out), other, kept)
@@ -100,7 +100,7 @@ def test_fields_masks_and_metadata_stand_beside_their_tokens(tmp_path):
     kept = [0, 2, 3, 4, 7, 9, 12, 13]
     fields = [("token", "<u2"), ("loss_mask", "u1"), ("pair", "<u2", (2,))]
     for name, numbers in {"all": range(len(LENGTHS)), "kept": kept}.items():
-        with penstock.Writer(tmp_path / name, fields=fields, metadata=str.encode) as writer:
+        with millstream.Writer(tmp_path / name, fields=fields, metadata=str.encode) as writer:
             for k in numbers:
                 ids = documents[k]
                 pair = np.stack([ids, ids + k], axis=1)
@@ -114,7 +114,7 @@ def test_fields_masks_and_metadata_stand_beside_their_tokens(tmp_path):
         lambda data: data.packed(9, policy="bos_best_fit_keep", **options),
         lambda data: data.documents(5, overflow="split", by_length=True, pad_to=2, **options),
     ):
-        view, alone = (make(penstock.open(tmp_path / name)) for name in ("all", "kept"))
+        view, alone = (make(millstream.open(tmp_path / name)) for name in ("all", "kept"))
         view = view.without(documents=left_out)
         assert_same(view[:], alone[:])
         part = view.sorted_by("length").slice(2, 7)
@@ -125,7 +125,7 @@ def test_fields_masks_and_metadata_stand_beside_their_tokens(tmp_path):
 @pytest.fixture
 def corpus(tmp_path):
     write_numbered(tmp_path / "data", LENGTHS, shard_bytes=64)
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
 def documents_in(view):
@@ -179,15 +179,15 @@ def test_folds_are_those_of_the_tokens_and_part_all_documents(tmp_path, monkeypa
     fields = [("token", "<u2"), ("other", "<u4")]
     folds = []
     for at_once in (1, 10, 1 << 20):
-        monkeypatch.setattr("penstock.views.document_splits._RECORDS_AT_ONCE", at_once)
+        monkeypatch.setattr("millstream.views.document_splits._RECORDS_AT_ONCE", at_once)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{at_once}"))
         for kind in ("<u2", fields):
             path = tmp_path / f"{at_once}-{len(kind)}"
-            with penstock.Writer(path, fields=kind, shard_bytes=100) as writer:
+            with millstream.Writer(path, fields=kind, shard_bytes=100) as writer:
                 for text in texts:
                     other = random.integers(0, 9, len(text))
                     writer.append({"token": text, "other": other} if kind is fields else text)
-            view = penstock.open(path).documents(256, extras="document_ids")
+            view = millstream.open(path).documents(256, extras="document_ids")
             held = [documents_in(view.split(folds=3, fold=fold)[1]) for fold in range(3)]
             assert sorted(k for some in held for k in some) == [
                 k for k, text in enumerate(texts) if text
@@ -206,7 +206,7 @@ def test_folds_are_those_of_the_tokens_and_part_all_documents(tmp_path, monkeypa
 def test_damaged_hashes_are_made_again(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     expected = corpus.windows(3).split(folds=2, fold=0)[0].fingerprint
-    (path,) = (tmp_path / "cache" / "penstock" / "hashes").iterdir()
+    (path,) = (tmp_path / "cache" / "millstream" / "hashes").iterdir()
     content = path.read_bytes()
     path.unlink()  # it is mapped
     path.write_bytes(content[:5] + b"?" + content[6:])
@@ -265,21 +265,21 @@ def test_copies_keep_their_documents(corpus):
             assert np.array_equal(other[:]["input_ids"], view[:]["input_ids"])
 
 
-@pytest.mark.parametrize("shuffle", [True, penstock.Bands(2)])
+@pytest.mark.parametrize("shuffle", [True, millstream.Bands(2)])
 def test_loaders_resume_and_share_views_of_some_documents_exactly(corpus, shuffle):
     for base in (corpus.windows(3), corpus.packed(8, extras=()), corpus.documents(8)):
         view = base.split(every=3)[0].sorted_by("length").slice(1)
 
         def make(rank=0, ranks=1, batch_size=2, view=view):
-            return penstock.Loader(
+            return millstream.Loader(
                 view, batch_size, rank=rank, ranks=ranks, shuffle=shuffle, output="numpy"
             )
 
         assert_resumes_exactly(make, steps=6)
         assert_ranks_share_exactly(make, splits=[(1, 4), (2, 2), (4, 1)])
     state = make().state_dict()
-    other = penstock.Loader(base.split(every=4)[0], 2, shuffle=shuffle, output="numpy")
-    with pytest.raises(penstock.StateError):
+    other = millstream.Loader(base.split(every=4)[0], 2, shuffle=shuffle, output="numpy")
+    with pytest.raises(millstream.StateError):
         other.load_state_dict(state)
 
 
@@ -297,12 +297,12 @@ def test_a_function_of_the_metadata_is_called_once_for_each_document(tmp_path):
     def encode(value):
         return json.dumps(value).encode()
 
-    with penstock.Writer(tmp_path / "data", vocab_size=99, metadata=encode) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=99, metadata=encode) as writer:
         writer.append([1, 2, 3], metadata={"licence": "mit"})
         writer.append([])
         writer.append([4, 5, 6], spans=[(0, 2, {"licence": "none"}), (2, 3, {"licence": "mit"})])
         writer.append([9, 8])
-    view = penstock.open(tmp_path / "data").documents(3, metadata=json.loads)
+    view = millstream.open(tmp_path / "data").documents(3, metadata=json.loads)
     seen = []
 
     def is_unlicensed(spans):
@@ -352,7 +352,7 @@ def test_numbers_may_come_from_any_iterable(corpus):
 
 
 def test_numbers_may_come_from_a_file(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.views.document_lists._AT_ONCE", 2)
+    monkeypatch.setattr("millstream.views.document_lists._AT_ONCE", 2)
     expected = corpus.windows(4).without(documents=[1, 3, 8]).fingerprint
     (tmp_path / "ids.txt").write_text("# spam\n8\n\n  1\r\n3\n008")
     np.save(tmp_path / "ids.npy", np.array([1, 8, 3], np.uint16))
@@ -410,6 +410,6 @@ def test_arrays_that_are_no_list_of_numbers_are_refused(corpus, tmp_path):
 def test_a_selection_of_a_smaller_dataset_is_refused(corpus, tmp_path):
     write_numbered(tmp_path / "larger", [*LENGTHS, 4])
     for base in (corpus.windows(4), corpus.packed(8), corpus.packed(8, policy="bos_best_fit")):
-        view = replace(base.without(documents=[1]), dataset=penstock.open(tmp_path / "larger"))
+        view = replace(base.without(documents=[1]), dataset=millstream.open(tmp_path / "larger"))
         with pytest.raises(UsageError, match="leave them out again"):
             len(view)

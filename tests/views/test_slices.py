@@ -11,11 +11,11 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.auditing.tokens import audit_tokens
-from penstock.errors import FormatError, UsageError
-from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
-from penstock.views import sample_numbers
+import millstream
+from millstream.auditing.tokens import audit_tokens
+from millstream.errors import FormatError, UsageError
+from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
+from millstream.views import sample_numbers
 from tests.helpers.numbered_documents import EXTRAS, POLICIES, numbered, places, write_numbered
 
 LENGTHS = [5, 3, 9, 0, 2, 7, 1, 12, 4, 6, 8, 20, 8, 16]
@@ -106,7 +106,7 @@ def test_a_sorted_view_is_sorted_stably_by_the_means_of_its_documents(
 
 def test_equal_numbers_are_exactly_equal_however_a_row_is_made(tmp_path):
     write_numbered(tmp_path / "data", LENGTHS)
-    data = penstock.open(tmp_path / "data")
+    data = millstream.open(tmp_path / "data")
     for base in views_of(data, 7):
         view = base.sorted_by([0.1] * len(LENGTHS))
         assert view.base_samples(0, len(view)).tolist() == list(range(len(base)))
@@ -114,11 +114,11 @@ def test_equal_numbers_are_exactly_equal_however_a_row_is_made(tmp_path):
 
 def test_means_do_not_depend_on_how_many_rows_are_read_at_once(tmp_path, monkeypatch):
     write_numbered(tmp_path / "data", LENGTHS, shard_bytes=64)
-    data = penstock.open(tmp_path / "data")
+    data = millstream.open(tmp_path / "data")
     scores = np.random.default_rng(0).normal(size=len(LENGTHS))
     before = [view.sorted_by(scores).base_samples(0, len(view)) for view in views_of(data, 7)]
     monkeypatch.setattr(sample_numbers, "_ROWS_AT_ONCE", 2)
-    monkeypatch.setattr("penstock.read.documents._CHUNK", 3)
+    monkeypatch.setattr("millstream.read.documents._CHUNK", 3)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
     after = [view.sorted_by(scores).base_samples(0, len(view)) for view in views_of(data, 7)]
     assert all(np.array_equal(*pair) for pair in zip(before, after, strict=True))
@@ -127,17 +127,17 @@ def test_means_do_not_depend_on_how_many_rows_are_read_at_once(tmp_path, monkeyp
 @pytest.fixture
 def corpus(tmp_path):
     write_numbered(tmp_path / "data", LENGTHS, shard_bytes=64)
-    return penstock.open(tmp_path / "data")
+    return millstream.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("shuffle", [True, False, penstock.Bands(3), penstock.BlockShuffle(4)])
+@pytest.mark.parametrize("shuffle", [True, False, millstream.Bands(3), millstream.BlockShuffle(4)])
 def test_loaders_resume_and_share_slices_and_sorted_views_exactly(corpus, shuffle):
     scores = np.random.default_rng(1).normal(size=len(LENGTHS))
     for base in (corpus.windows(3), corpus.packed(8, extras=()), corpus.documents(8)):
         for view in (base.slice(1, -2), base.sorted_by(scores).take(9)):
 
             def make(rank=0, ranks=1, batch_size=2, view=view):
-                return penstock.Loader(
+                return millstream.Loader(
                     view, batch_size, rank=rank, ranks=ranks, shuffle=shuffle, output="numpy"
                 )
 
@@ -146,19 +146,19 @@ def test_loaders_resume_and_share_slices_and_sorted_views_exactly(corpus, shuffl
 
 
 def test_length_buckets_need_samples_in_the_order_of_their_lengths(corpus):
-    view, shuffle = corpus.documents(8, by_length=True), penstock.LengthBuckets(2)
-    penstock.Loader(view.slice(1), 2, shuffle=shuffle, output="numpy")
+    view, shuffle = corpus.documents(8, by_length=True), millstream.LengthBuckets(2)
+    millstream.Loader(view.slice(1), 2, shuffle=shuffle, output="numpy")
     with pytest.raises(UsageError, match="sorted by length"):
-        penstock.Loader(view.sorted_by("length"), 2, shuffle=shuffle, output="numpy")
+        millstream.Loader(view.sorted_by("length"), 2, shuffle=shuffle, output="numpy")
 
 
 def test_a_state_of_other_samples_is_refused(corpus):
     view = corpus.windows(3)
-    state = penstock.Loader(view.slice(0, 10), 2, output="numpy").state_dict()
+    state = millstream.Loader(view.slice(0, 10), 2, output="numpy").state_dict()
     for other in (view, view.slice(1, 11), view.take(10).sorted_by("length")):
-        with pytest.raises(penstock.StateError):
-            penstock.Loader(other, 2, output="numpy").load_state_dict(state)
-    penstock.Loader(view.take(12).take(10), 2, output="numpy").load_state_dict(state)
+        with pytest.raises(millstream.StateError):
+            millstream.Loader(other, 2, output="numpy").load_state_dict(state)
+    millstream.Loader(view.take(12).take(10), 2, output="numpy").load_state_dict(state)
 
 
 def test_what_a_checkpoint_says_of_slices(corpus):
@@ -192,7 +192,7 @@ def test_copies_of_a_view_keep_its_samples(corpus):
 
 
 def test_audits_and_means_count_only_the_inputs_of_the_samples(corpus, monkeypatch):
-    monkeypatch.setattr("penstock.views.planned._SAMPLES_AT_ONCE", 3)
+    monkeypatch.setattr("millstream.views.planned._SAMPLES_AT_ONCE", 3)
     for base in views_of(corpus, 6):
         total = audit_tokens(base).num_inputs
         parts = [base.slice(0, 4), base.slice(4)]
@@ -209,14 +209,14 @@ def test_functions_get_the_metadata_of_each_document_once(tmp_path, monkeypatch)
     def encode(value):
         return json.dumps(value).encode()
 
-    with penstock.Writer(tmp_path / "data", vocab_size=99, metadata=encode) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=99, metadata=encode) as writer:
         writer.append([1, 2, 3], metadata={"score": 3})
         writer.append([])
         writer.append([4, 5, 6, 7, 8], spans=[(0, 2, {"score": 1}), (3, 4, {"score": 1.5})])
         writer.append([9])
-    data = penstock.open(tmp_path / "data")
+    data = millstream.open(tmp_path / "data")
     for at_once in (1, 4, 1 << 20):
-        monkeypatch.setattr("penstock.views.document_metadata._RECORDS_AT_ONCE", at_once)
+        monkeypatch.setattr("millstream.views.document_metadata._RECORDS_AT_ONCE", at_once)
         seen = []
 
         def score(spans, seen=seen):
@@ -250,9 +250,9 @@ def test_wrong_numbers_are_refused(tmp_path, corpus):
         view.sorted_by(len)
     with pytest.raises(UsageError, match="with an eos_id documents have no numbers"):
         corpus.windows(4, eos_id=3).sorted_by("length")
-    with penstock.Writer(tmp_path / "metadata", vocab_size=9, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "metadata", vocab_size=9, metadata=bytes) as writer:
         writer.append([1, 2], metadata=b"x")
-    noted = penstock.open(tmp_path / "metadata").documents(4)
+    noted = millstream.open(tmp_path / "metadata").documents(4)
     with pytest.raises(UsageError, match="returned 'x', not a number"):
         noted.sorted_by(lambda spans: "x")
     with pytest.raises(ZeroDivisionError, match="mine") as raised:
@@ -271,7 +271,7 @@ def test_wrong_slices_are_refused(corpus):
     with pytest.raises(IndexError, match="no sample 3: there are 3"):
         view.take(3)[3]
     with pytest.raises(UsageError, match="the view has no samples"):
-        penstock.Loader(view.take(0), 1, output="numpy")
+        millstream.Loader(view.take(0), 1, output="numpy")
     with pytest.raises(TypeError, match="no option '_chosen'"):
         corpus.windows(4, _chosen=None)
 
@@ -280,7 +280,7 @@ def test_a_damaged_table_is_made_again_and_a_forged_one_refused(corpus, tmp_path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     view = corpus.windows(4).sorted_by("length")
     expected = view[:]
-    (path,) = (tmp_path / "cache" / "penstock" / "sorted").iterdir()
+    (path,) = (tmp_path / "cache" / "millstream" / "sorted").iterdir()
     content = path.read_bytes()
     for damaged in (b"", content[:-1], content + b"x", bytes([content[0] ^ 1]) + content[1:]):
         path.write_bytes(damaged)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import UsageError
+from millstream.verifying import find_problems
 
 ACCESS = ["pread", "mmap"]
 INTEGERS = ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8"]
@@ -40,7 +40,7 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 def written(documents, **options):
     """The path of a dataset, in memory where the system has such a place."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as path:
-        with penstock.Writer(path, **options) as writer:
+        with millstream.Writer(path, **options) as writer:
             for document in documents:
                 writer.append(document)
         yield path
@@ -96,7 +96,7 @@ def test_any_records_come_back_through_records_and_windows(
     record, documents, shard_bytes = written_data
     stream = np.concatenate([np.empty(0, record), *documents])
     with written(documents, fields=record, shard_bytes=shard_bytes) as path:
-        data = penstock.open(path, access=access)
+        data = millstream.open(path, access=access)
         assert find_problems(data) == []
         assert data.num_records == len(stream)
         start = draw.draw(st.integers(0, len(stream)))
@@ -144,7 +144,7 @@ def test_tokens_arrive_in_every_type_that_holds_them_and_in_no_other(
     fits = wanted_info.min <= lowest and highest <= wanted_info.max
     documents = [stream[:17], stream[17:18], stream[18:]]
     with written(documents, fields=record, vocab_size=vocab_size, shard_bytes=1) as path:
-        view = penstock.open(path, access=access).windows(13)
+        view = millstream.open(path, access=access).windows(13)
         if fits or wanted == stored:
             batch = view.read([2, 0], dtype=wanted)
             rows = np.stack([stream["token"][26:40], stream["token"][:14]])
@@ -160,7 +160,7 @@ def test_one_window_spans_many_tiny_and_empty_shards(access):
     documents = [[], [0], [], [1], [2, 3], [], [], [4], [5], [6], [7, 8, 9], []]
     with contextlib.ExitStack() as stack:
         paths = [stack.enter_context(written([document], vocab_size=10)) for document in documents]
-        data = penstock.open(paths, access=access)
+        data = millstream.open(paths, access=access)
         assert [shard.num_records for shard in data.shards] == [len(d) for d in documents]
         batch = data.windows(9).read([0, 0])
         assert batch["input_ids"].tolist() == [list(range(9))] * 2
@@ -171,10 +171,10 @@ def test_one_window_spans_many_tiny_and_empty_shards(access):
 @pytest.fixture
 def hundred(tmp_path):
     """0 to 99 in shards of 30."""
-    with penstock.Writer(tmp_path / "hundred", vocab_size=100, shard_bytes=60) as writer:
+    with millstream.Writer(tmp_path / "hundred", vocab_size=100, shard_bytes=60) as writer:
         for start in range(0, 100, 10):
             writer.append(range(start, start + 10))
-    return penstock.open(tmp_path / "hundred")
+    return millstream.open(tmp_path / "hundred")
 
 
 def test_consecutive_windows_share_one_token(hundred):
@@ -216,9 +216,9 @@ def test_reading_no_samples_gives_an_empty_batch(hundred, seq_len):
 
 
 def test_an_empty_dataset_gives_empty_batches(tmp_path):
-    with penstock.Writer(tmp_path / "empty", vocab_size=9):
+    with millstream.Writer(tmp_path / "empty", vocab_size=9):
         pass
-    view = penstock.open(tmp_path / "empty").windows(5)
+    view = millstream.open(tmp_path / "empty").windows(5)
     assert len(view) == 0
     assert view.read([])["labels"].shape == (0, 5)
 
@@ -243,7 +243,7 @@ def test_a_sample_outside_of_the_view_is_an_index_error(hundred, index):
 
 @pytest.mark.parametrize("indices", [[1.9], [True, False], ["1"], np.array([0.0])])
 def test_samples_are_chosen_by_integers_only(hundred, indices):
-    with pytest.raises((penstock.PenstockError, TypeError, IndexError)):
+    with pytest.raises((millstream.MillstreamError, TypeError, IndexError)):
         hundred.windows(10).read(indices)
 
 
@@ -267,7 +267,7 @@ def test_a_big_endian_type_is_refused_or_right(hundred):
 
 def test_the_refusal_of_a_type_does_not_advise_the_type_refused():
     with written([np.array([1, (1 << 64) - 1, 3], np.uint64)], fields="<u8") as path:
-        view = penstock.open(path).windows(2)
+        view = millstream.open(path).windows(2)
         assert view.read([0], dtype=None)["input_ids"].tolist() == [[1, (1 << 64) - 1]]
         with pytest.raises(UsageError) as caught:
             view.read([0])
@@ -276,14 +276,14 @@ def test_the_refusal_of_a_type_does_not_advise_the_type_refused():
 
 def test_a_vocabulary_of_one_id_can_be_read():
     with written([[0] * 5], vocab_size=1) as path:
-        assert penstock.open(path).windows(4)[0]["labels"].tolist() == [0] * 4
+        assert millstream.open(path).windows(4)[0]["labels"].tolist() == [0] * 4
 
 
 def test_records_without_a_token_arrive_under_their_names():
     fields = np.dtype([("frame", "u1", (2, 2))])
     frames = np.arange(40, dtype=np.uint8).reshape(10, 2, 2)
     with written([{"frame": frames[:7]}, {"frame": frames[7:]}], fields=fields, shard_bytes=1) as p:
-        batch = penstock.open(p).windows(4).read([1])
+        batch = millstream.open(p).windows(4).read([1])
         assert list(batch) == ["frame"]
         assert batch["frame"].tolist() == [frames[4:8].tolist()]
 
@@ -293,15 +293,15 @@ def test_a_field_does_not_silently_take_the_place_of_the_tokens(name):
     record = np.dtype([("token", "<u2"), (name, "<u2")])
     document = np.array([(1, 77), (2, 77), (3, 77)], record)
     with contextlib.suppress(UsageError), written([document], fields=record) as path:
-        batch = penstock.open(path).windows(2)[0]
+        batch = millstream.open(path).windows(2)[0]
         assert (batch["input_ids"].tolist(), batch["labels"].tolist()) == ([1, 2], [2, 3])
 
 
 def test_metadata_ids_stay_out_of_batches_that_ask_for_no_metadata(tmp_path):
-    with penstock.Writer(tmp_path / "data", vocab_size=9, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path / "data", vocab_size=9, metadata=bytes) as writer:
         writer.append([1, 2, 3], spans=[(1, 2, b"x")])
         writer.append([4, 5], b"y")
-    assert list(penstock.open(tmp_path / "data").windows(4)[0]) == ["input_ids", "labels"]
+    assert list(millstream.open(tmp_path / "data").windows(4)[0]) == ["input_ids", "labels"]
 
 
 def test_a_batch_is_not_changed_by_reading_the_next(hundred):

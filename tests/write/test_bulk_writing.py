@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
+import millstream
+from millstream.errors import UsageError
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -45,10 +45,10 @@ def documents(draw):
 def test_documents_with_metadata_are_written_together_as_one_by_one(corpus, shard_bytes, sizes):
     options = {"vocab_size": 100, "metadata": bytes, "shard_bytes": shard_bytes}
     with tempfile.TemporaryDirectory(dir=MEMORY) as root:
-        with penstock.Writer(f"{root}/one", **options) as writer:
+        with millstream.Writer(f"{root}/one", **options) as writer:
             for tokens, metadata, spans in corpus:
                 writer.append(tokens, metadata, spans=spans)
-        with penstock.Writer(f"{root}/many", **options) as writer:
+        with millstream.Writer(f"{root}/many", **options) as writer:
             rest, k = corpus, 0
             while rest:
                 some, rest = rest[: sizes[k % len(sizes)]], rest[sizes[k % len(sizes)] :]
@@ -85,10 +85,10 @@ def test_documents_in_pieces_are_written_as_whole_ones(corpus, shard_bytes, data
         pieces += [(part, k < len(parts) - 1) for k, part in enumerate(parts)]
     options = {"vocab_size": 100, "shard_bytes": shard_bytes}
     with tempfile.TemporaryDirectory(dir=MEMORY) as root:
-        with penstock.Writer(f"{root}/one", **options) as writer:
+        with millstream.Writer(f"{root}/one", **options) as writer:
             for tokens in corpus:
                 writer.append(tokens)
-        with penstock.Writer(f"{root}/pieces", **options) as writer:
+        with millstream.Writer(f"{root}/pieces", **options) as writer:
             records, lengths = [], []
             for piece, goes_on in pieces:
                 records += piece
@@ -132,8 +132,8 @@ def test_documents_that_are_collected_are_written_as_one_by_one(steps, shard_byt
     options = {"vocab_size": 100, "shard_bytes": shard_bytes, "fields": fields}
     with (
         tempfile.TemporaryDirectory(dir=MEMORY) as root,
-        penstock.Writer(f"{root}/collected", **options) as writer,
-        penstock.Writer(f"{root}/direct", **options) as direct,
+        millstream.Writer(f"{root}/collected", **options) as writer,
+        millstream.Writer(f"{root}/direct", **options) as direct,
     ):
         goes_on = False
         for number, (length, form) in enumerate(steps):
@@ -165,7 +165,7 @@ def test_documents_that_are_collected_are_written_as_one_by_one(steps, shard_byt
 
 def test_a_dataset_never_ends_in_the_middle_of_a_document(tmp_path):
     refused = pytest.raises(UsageError, match="the last document is incomplete")
-    with refused, penstock.Writer(tmp_path, vocab_size=100) as writer:
+    with refused, millstream.Writer(tmp_path, vocab_size=100) as writer:
         writer.extend([1, 2], [2], continues=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -183,19 +183,19 @@ def test_a_dataset_never_ends_in_the_middle_of_a_document(tmp_path):
 def test_metadata_that_cannot_be_stored_is_refused_and_the_writer_goes_on(
     tmp_path, arguments, message
 ):
-    with penstock.Writer(tmp_path, vocab_size=100, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path, vocab_size=100, metadata=bytes) as writer:
         with pytest.raises(UsageError, match=message):
             writer.extend([1, 2, 3], [3, 0], **arguments)
         writer.extend([4], [1])
-    assert penstock.open(tmp_path).document(0).tolist() == [4]
+    assert millstream.open(tmp_path).document(0).tolist() == [4]
 
 
 def test_the_split_is_noted_in_the_manifest(tmp_path):
     split = {"name": "val", "rule": "a tenth"}
     for part in range(2):
-        with penstock.Writer(tmp_path, vocab_size=100, split=split, part=part) as writer:
+        with millstream.Writer(tmp_path, vocab_size=100, split=split, part=part) as writer:
             writer.extend(np.arange(4), [1, 3])
-    penstock.finish(tmp_path)
-    assert penstock.open(tmp_path).manifests[0].split == split
+    millstream.finish(tmp_path)
+    assert millstream.open(tmp_path).manifests[0].split == split
     with pytest.raises(UsageError, match=r"split: .* is not an object of strings"):
-        penstock.Writer(tmp_path / "other", vocab_size=100, split={"name": 3})
+        millstream.Writer(tmp_path / "other", vocab_size=100, split={"name": 3})

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.write.collected import Collected
+from millstream.write.collected import Collected
 
 pytestmark = pytest.mark.kernels
 

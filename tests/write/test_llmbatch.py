@@ -13,9 +13,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import DatasetExistsError, FormatError, UsageError
-from penstock.formats.llmbatch import Header, parse_header
-from penstock.write.llmbatch import write_batch_dataset, write_batch_file
+from millstream.errors import DatasetExistsError, FormatError, UsageError
+from millstream.formats.llmbatch import Header, parse_header
+from millstream.write.llmbatch import write_batch_dataset, write_batch_file
 from tests.helpers.programs import run_python
 
 GOLDEN_FIELDS = bytes.fromhex(
@@ -88,7 +88,7 @@ def test_a_count_beyond_32_bits_is_saturated():
     ("change", "size_change", "complaint"),
     [
         ((0, b"LLMCHNK\0"), 0, "starts with b'LLMCHNK"),
-        ((8, b"\2"), 0, "version 2; this version of Penstock reads 1"),
+        ((8, b"\2"), 0, "version 2; this version of Millstream reads 1"),
         ((28, b"\1"), 0, "dtype code 1"),
         ((12, b"\0"), 0, "are empty"),
         ((16, b"\0\0"), 0, "are empty"),
@@ -344,7 +344,7 @@ def test_a_full_disk_leaves_nothing(quick_path, limit_bytes, batches_per_file):
     # Spilled files have some 3,000 bytes here; 100 batches of a page are 409,600.
     script = (
         "import sys, resource, signal, numpy as np\n"
-        "from penstock.write.llmbatch import write_batch_dataset\n"
+        "from millstream.write.llmbatch import write_batch_dataset\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))\n"
         "try:\n"
@@ -367,7 +367,7 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_cleans_up(
     script = (
         "import os, signal, sys, numpy as np\n"
         "from pathlib import Path\n"
-        "from penstock.write import llmbatch, sorting\n"
+        "from millstream.write import llmbatch, sorting\n"
         "def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
         "def records():\n"
         "    yield from np.zeros((3000, 7), int)\n"
@@ -405,7 +405,7 @@ def test_the_memory_stays_within_its_bound(tmp_path, seq_len, total):
     # Some 60 to 120 MB of records in 16 MiB; what the interpreter and NumPy take is measured first.
     script = (
         "import sys, warnings, numpy as np\n"
-        "from penstock.write.llmbatch import write_batch_dataset\n"
+        "from millstream.write.llmbatch import write_batch_dataset\n"
         "warnings.simplefilter('ignore')\n"
         "def peak():\n"
         "    return [int(l.split()[1]) for l in open('/proc/self/status') if 'VmHWM' in l][0]\n"

@@ -7,16 +7,16 @@ import threading
 import numpy as np
 import pytest
 
-import penstock
-from penstock.errors import DatasetExistsError, UsageError
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import DatasetExistsError, UsageError
+from millstream.verifying import find_problems
 from tests.helpers.objects import write_objects
 from tests.helpers.programs import run_python, start_python
 
 
 def test_the_bytes_of_written_objects_never_change(tmp_path):
     # A user's data outlive our release: change these bytes only with a new format version.
-    with penstock.Writer(tmp_path, encode=str.encode, metadata=bytes, shard_bytes=4) as writer:
+    with millstream.Writer(tmp_path, encode=str.encode, metadata=bytes, shard_bytes=4) as writer:
         writer.append("é1", b"m")
         writer.extend(["", "xy", "z"], metadata=[b"only", b"", b"n"])
     hexes = {
@@ -34,10 +34,10 @@ def test_the_bytes_of_written_objects_never_change(tmp_path):
         "00001.index": "00000000000000000100000000000000",
         "00001.metadata": "6e",
     }
-    manifest = json.loads((tmp_path / "penstock.json").read_text())
+    manifest = json.loads((tmp_path / "millstream.json").read_text())
     shards = manifest.pop("shards")
     assert manifest == {
-        "format": "penstock-stream",
+        "format": "millstream-stream",
         "version": 2,
         "fields": [["byte", "|u1"]],
         "vocab_size": None,
@@ -48,37 +48,37 @@ def test_the_bytes_of_written_objects_never_change(tmp_path):
     }
     counts = [(each["records"], each["documents"], each["spans"]) for each in shards]
     assert counts == [(5, 3, 3), (1, 1, 1)]
-    assert penstock.open(tmp_path).fingerprint == "a3808b501c18f3f6"
+    assert millstream.open(tmp_path).fingerprint == "a3808b501c18f3f6"
 
 
 def test_streams_of_records_keep_version_1(tmp_path):
-    with penstock.Writer(tmp_path, fields=[("byte", "u1")]) as writer:
+    with millstream.Writer(tmp_path, fields=[("byte", "u1")]) as writer:
         writer.append({"byte": [1, 2]})
-    manifest = json.loads((tmp_path / "penstock.json").read_text())
+    manifest = json.loads((tmp_path / "millstream.json").read_text())
     assert manifest["version"] == 1
     assert "objects" not in manifest
 
 
 def test_encoders_may_return_anything_with_a_buffer(tmp_path):
     contents = [b"ab", bytearray(b"cd"), memoryview(b"ef"), np.arange(2, dtype="<u2"), b""]
-    with penstock.Writer(tmp_path, encode=lambda content: content) as writer:
+    with millstream.Writer(tmp_path, encode=lambda content: content) as writer:
         for content in contents:
             writer.append(content)
         writer.extend(contents)
         writer.extend([])
     stored = [bytes(memoryview(content).cast("B")) if len(content) else b"" for content in contents]
-    assert penstock.open(tmp_path).objects(bytes)[:]["documents"] == 2 * stored
+    assert millstream.open(tmp_path).objects(bytes)[:]["documents"] == 2 * stored
     assert writer.num_documents == 10
     assert writer.num_records == 20
 
 
 def test_a_document_may_change_after_it_was_appended(tmp_path):
     content = bytearray(b"abc")
-    with penstock.Writer(tmp_path, encode=lambda each: each) as writer:
+    with millstream.Writer(tmp_path, encode=lambda each: each) as writer:
         for letter in b"xyz":
             content[0] = letter
             writer.append(content)
-    assert penstock.open(tmp_path).objects(bytes)[:]["documents"] == [b"xbc", b"ybc", b"zbc"]
+    assert millstream.open(tmp_path).objects(bytes)[:]["documents"] == [b"xbc", b"ybc", b"zbc"]
 
 
 def test_encoders_may_reuse_their_buffers(tmp_path):
@@ -89,11 +89,11 @@ def test_encoders_may_reuse_their_buffers(tmp_path):
         return scratch
 
     numbers = [1, 2, 3, 4, 5, 6]
-    with penstock.Writer(tmp_path, encode=encode, metadata=encode) as writer:
+    with millstream.Writer(tmp_path, encode=encode, metadata=encode) as writer:
         writer.extend(numbers[:3], metadata=[10, 20, 30])
         writer.extend(iter(numbers[3:5]), metadata=[40, 50])
         writer.append(6, 60)
-    view = penstock.open(tmp_path).objects(bytes, metadata=bytes)
+    view = millstream.open(tmp_path).objects(bytes, metadata=bytes)
     assert view[:] == {
         "documents": [number.to_bytes(4, "little") for number in numbers],
         "metadata": [(10 * number).to_bytes(4, "little") for number in numbers],
@@ -102,10 +102,10 @@ def test_encoders_may_reuse_their_buffers(tmp_path):
 
 def test_arrays_of_structs_and_of_foreign_byte_order_are_stored_as_they_are(tmp_path):
     arrays = [np.array([(1, 2.0)], [("O", "<i4"), ("x", "<f8")]), np.array([1, 2], ">u4")]
-    with penstock.Writer(tmp_path, encode=np.asarray) as writer:
+    with millstream.Writer(tmp_path, encode=np.asarray) as writer:
         writer.append(arrays[0])
         writer.extend(arrays)
-    assert penstock.open(tmp_path).objects(bytes)[:]["documents"] == [
+    assert millstream.open(tmp_path).objects(bytes)[:]["documents"] == [
         each.tobytes() for each in (arrays[0], *arrays)
     ]
 
@@ -117,16 +117,16 @@ def test_a_shard_ends_with_the_object_that_fills_it(tmp_path, with_metadata):
     data = write_objects(tmp_path / "one", contents, metadata=metadata, shard_bytes=8)
     counts = [(shard.num_records, shard.num_documents) for shard in data.shards]
     assert counts == [(8, 3), (9, 1), (1, 3)]
-    with penstock.Writer(
+    with millstream.Writer(
         tmp_path / "many", encode=bytes, metadata=metadata and bytes, shard_bytes=8
     ) as writer:
         writer.extend(contents, metadata=metadata)
-    assert penstock.open(tmp_path / "many").fingerprint == data.fingerprint
+    assert millstream.open(tmp_path / "many").fingerprint == data.fingerprint
 
 
 @pytest.mark.slow
 def test_threads_share_a_writer(tmp_path):
-    with penstock.Writer(tmp_path, encode=str.encode, shard_bytes=500) as writer:
+    with millstream.Writer(tmp_path, encode=str.encode, shard_bytes=500) as writer:
 
         def write(name):
             for number in range(300):
@@ -137,7 +137,7 @@ def test_threads_share_a_writer(tmp_path):
             thread.start()
         for thread in threads:
             thread.join()
-    found = penstock.open(tmp_path).objects(lambda each: str(each, "utf-8").split()[:2])
+    found = millstream.open(tmp_path).objects(lambda each: str(each, "utf-8").split()[:2])
     assert sorted(found[:]["documents"]) == sorted(
         [name, str(number)] for name in "abcd" for number in range(300)
     )
@@ -145,9 +145,10 @@ def test_threads_share_a_writer(tmp_path):
 
 
 WRITER = """
-import sys, penstock
+import sys, millstream
 path, part, count, pause = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-with penstock.Writer(path, encode=str.encode, metadata=str.encode, part=part, shard_bytes=900) as w:
+options = {"encode": str.encode, "metadata": str.encode, "shard_bytes": 900}
+with millstream.Writer(path, part=part, **options) as w:
     for number in range(count):
         w.append(f"{part} {number} " * (number % 9), metadata=f"{part} {number}")
         if pause == "wait" and number == count // 2:
@@ -170,12 +171,12 @@ def test_parts_of_several_processes_are_one_dataset_even_after_a_kill(tmp_path):
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
-    with pytest.raises(penstock.MissingDataError, match=r"missing \['00001\.part\.json'\]"):
-        penstock.finish(path, parts=3)
+    with pytest.raises(millstream.MissingDataError, match=r"missing \['00001\.part\.json'\]"):
+        millstream.finish(path, parts=3)
     again = run_python(WRITER, path, 1, 200, "go")
     assert again.returncode == 0, again.stderr
-    penstock.finish(path, parts=3)
-    data = penstock.open(path)
+    millstream.finish(path, parts=3)
+    data = millstream.open(path)
     view = data.objects(lambda each: str(each, "utf-8"), metadata=lambda each: each.decode())
     expected = [(part, number) for part in range(3) for number in range(200)]
     batch = view[:]
@@ -186,12 +187,12 @@ def test_parts_of_several_processes_are_one_dataset_even_after_a_kill(tmp_path):
 
 
 def test_parts_must_agree_on_what_they_hold(tmp_path):
-    with penstock.Writer(tmp_path / "data", encode=bytes, part=0) as writer:
+    with millstream.Writer(tmp_path / "data", encode=bytes, part=0) as writer:
         writer.append(b"a")
-    with penstock.Writer(tmp_path / "data", encode=bytes, metadata=bytes, part=1) as writer:
+    with millstream.Writer(tmp_path / "data", encode=bytes, metadata=bytes, part=1) as writer:
         writer.append(b"a", b"")
-    with pytest.raises(penstock.FormatError, match=r"json: encode or metadata differ from"):
-        penstock.finish(tmp_path / "data")
+    with pytest.raises(millstream.FormatError, match=r"json: encode or metadata differ from"):
+        millstream.finish(tmp_path / "data")
 
 
 def test_a_failed_encoder_names_the_document_and_leaves_nothing(tmp_path):
@@ -200,7 +201,7 @@ def test_a_failed_encoder_names_the_document_and_leaves_nothing(tmp_path):
 
     with (
         pytest.raises(ZeroDivisionError) as caught,
-        penstock.Writer(tmp_path / "data", encode=encode) as writer,
+        millstream.Writer(tmp_path / "data", encode=encode) as writer,
     ):
         writer.append(5)
         writer.append(0)
@@ -212,14 +213,14 @@ def test_a_failed_metadata_encoder_names_the_document(tmp_path):
     def encode(number):
         return b"x" * (10 // number) if number < 9 else "text"
 
-    with penstock.Writer(tmp_path / "data", encode=bytes, metadata=encode) as writer:
+    with millstream.Writer(tmp_path / "data", encode=bytes, metadata=encode) as writer:
         writer.append(b"", 1)
         with pytest.raises(ZeroDivisionError) as caught:
             writer.extend([b"", b""], metadata=[1, 0])
         assert caught.value.__notes__ == ["while encoding the metadata of document 2"]
         with pytest.raises(UsageError, match="document 1: the metadata encoder returned str"):
             writer.append(b"", 9)
-    with penstock.Writer(tmp_path / "tokens", vocab_size=9, metadata=encode) as writer:
+    with millstream.Writer(tmp_path / "tokens", vocab_size=9, metadata=encode) as writer:
         writer.append([1])
         with pytest.raises(ZeroDivisionError) as caught:
             writer.extend([1, 2, 3], [1, 1, 1], spans=[[(0, 1, 1)], [], [(0, 1, 0)]])
@@ -227,7 +228,7 @@ def test_a_failed_metadata_encoder_names_the_document(tmp_path):
 
 
 def test_an_object_that_was_refused_is_not_written(tmp_path):
-    with penstock.Writer(tmp_path, encode=bytes, metadata=bytes) as writer:
+    with millstream.Writer(tmp_path, encode=bytes, metadata=bytes) as writer:
         writer.append(b"a", b"1")
         for arguments, message in (
             (([b"b"], None, [b"1", b"2"]), "2 metadata objects for 1 documents"),
@@ -242,16 +243,16 @@ def test_an_object_that_was_refused_is_not_written(tmp_path):
         with pytest.raises(UsageError, match="objects take no spans; use metadata"):
             writer.append(b"b", spans=[(0, 1, b"")])
         writer.append(b"c", b"2")
-    view = penstock.open(tmp_path).objects(bytes, metadata=bytes)
+    view = millstream.open(tmp_path).objects(bytes, metadata=bytes)
     assert view[:] == {"documents": [b"a", b"c"], "metadata": [b"1", b"2"]}
     with pytest.raises(UsageError, match="this writer is finished"):
         writer.append(b"d", b"3")
     with pytest.raises(DatasetExistsError):
-        penstock.Writer(tmp_path, encode=bytes)
+        millstream.Writer(tmp_path, encode=bytes)
 
 
 def test_content_that_cannot_be_stored_is_refused(tmp_path):
-    with penstock.Writer(tmp_path, encode=lambda each: each) as writer:
+    with millstream.Writer(tmp_path, encode=lambda each: each) as writer:
         with pytest.raises(UsageError, match="document 0: encode returned str, not bytes"):
             writer.append("text")
         for array in (np.array([{}, {}]), np.zeros(2, [("a", "<i4"), ("b", object)])):
@@ -263,7 +264,7 @@ def test_content_that_cannot_be_stored_is_refused(tmp_path):
             writer.append(np.zeros((4, 4))[:, ::2])
         with pytest.raises(UsageError, match="no metadata encoder"):
             writer.append(b"", b"metadata")
-    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+    with millstream.Writer(tmp_path / "tokens", vocab_size=9) as writer:
         with pytest.raises(UsageError, match="needs the length of each document"):
             writer.extend([1, 2])
         writer.append([1])
@@ -281,7 +282,7 @@ def test_content_that_cannot_be_stored_is_refused(tmp_path):
 )
 def test_what_belongs_to_tokens_is_refused(tmp_path, options):
     with pytest.raises(UsageError, match=f"leave out {next(iter(options))}"):
-        penstock.Writer(tmp_path / "data", encode=bytes, **options)
+        millstream.Writer(tmp_path / "data", encode=bytes, **options)
     with pytest.raises(UsageError, match="encode is 3; it must be a function"):
-        penstock.Writer(tmp_path / "data", encode=3)
+        millstream.Writer(tmp_path / "data", encode=3)
     assert not (tmp_path / "data").exists()

@@ -5,26 +5,26 @@ import threading
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.errors import FormatError, UsageError
+import millstream
+from millstream.cli import main
+from millstream.errors import FormatError, UsageError
 
 
 def write(path, num_documents, *, group_size=2, **options):
-    with penstock.Writer(path, vocab_size=1000, group_size=group_size, **options) as writer:
+    with millstream.Writer(path, vocab_size=1000, group_size=group_size, **options) as writer:
         for number in range(num_documents):
             writer.append([number] * 3)
     return path
 
 
 def manifest_of(path):
-    return json.loads((path / "penstock.json").read_text())
+    return json.loads((path / "millstream.json").read_text())
 
 
 def test_a_dataset_says_how_many_documents_belong_together(tmp_path):
-    data = penstock.open(write(tmp_path / "pairs", 6, shard_bytes=1))
+    data = millstream.open(write(tmp_path / "pairs", 6, shard_bytes=1))
     assert data.group_size == 2
-    assert penstock.open(write(tmp_path / "alone", 5, group_size=1)).group_size == 1
+    assert millstream.open(write(tmp_path / "alone", 5, group_size=1)).group_size == 1
 
 
 def test_readers_that_do_not_know_groups_refuse_them_by_the_version(tmp_path):
@@ -42,11 +42,11 @@ def test_groups_that_are_not_whole_are_refused_and_leave_nothing(tmp_path, optio
 
 
 def test_a_document_in_several_pieces_counts_once(tmp_path):
-    with penstock.Writer(tmp_path / "pairs", vocab_size=10, group_size=2) as writer:
+    with millstream.Writer(tmp_path / "pairs", vocab_size=10, group_size=2) as writer:
         writer.extend([1, 2, 3], [1, 2], continues=True)
         writer.extend([4, 5], [1, 1], continues=True)
         writer.extend([6, 7], [1, 1])
-    rows = penstock.open(tmp_path / "pairs").documents(8)
+    rows = millstream.open(tmp_path / "pairs").documents(8)
     assert [row["input_ids"].tolist() for row in rows] == [
         [1, 2, 3, 4, 0, 0, 0, 0],
         [5, 6, 7, 0, 0, 0, 0, 0],
@@ -70,7 +70,7 @@ def in_thread(function, *arguments):
 
 
 def test_threads_cannot_mix_documents_of_their_groups(tmp_path):
-    with penstock.Writer(tmp_path / "pairs", vocab_size=10, group_size=2) as writer:
+    with millstream.Writer(tmp_path / "pairs", vocab_size=10, group_size=2) as writer:
         writer.append([1])
         for call, arguments in ((writer.append, ([7],)), (writer.extend, ([7, 8], [1, 1]))):
             (message,) = in_thread(call, *arguments)
@@ -78,14 +78,14 @@ def test_threads_cannot_mix_documents_of_their_groups(tmp_path):
         writer.append([2])
         assert not in_thread(writer.extend, [3, 4], [1, 1])
         writer.extend([5, 6], [1, 1])
-    assert penstock.open(tmp_path / "pairs").records(0, 6).tolist() == [1, 2, 3, 4, 5, 6]
+    assert millstream.open(tmp_path / "pairs").records(0, 6).tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_parts_with_groups_are_joined(tmp_path):
     for part in (1, 0):
         write(tmp_path / "pairs", 4, part=part)
-    penstock.finish(tmp_path / "pairs", parts=2)
-    data = penstock.open(tmp_path / "pairs")
+    millstream.finish(tmp_path / "pairs", parts=2)
+    data = millstream.open(tmp_path / "pairs")
     assert (data.group_size, data.num_documents) == (2, 8)
     assert len(data.documents(6)) == 4
 
@@ -94,7 +94,7 @@ def test_parts_with_different_groups_are_not_joined(tmp_path):
     write(tmp_path / "pairs", 6, part=0)
     write(tmp_path / "pairs", 6, part=1, group_size=3)
     with pytest.raises(FormatError, match=r"00001.part.json: group_size differ"):
-        penstock.finish(tmp_path / "pairs")
+        millstream.finish(tmp_path / "pairs")
 
 
 def test_directories_with_different_groups_are_not_opened_together(tmp_path):
@@ -102,8 +102,8 @@ def test_directories_with_different_groups_are_not_opened_together(tmp_path):
     alone = write(tmp_path / "alone", 6, group_size=1)
     for other, size in ((triples, 3), (alone, 1)):
         with pytest.raises(FormatError, match=f"in groups of {size}, but those of .*/pairs/"):
-            penstock.open([pairs, other])
-    assert penstock.open([pairs, write(tmp_path / "more", 4)]).group_size == 2
+            millstream.open([pairs, other])
+    assert millstream.open([pairs, write(tmp_path / "more", 4)]).group_size == 2
 
 
 @pytest.mark.parametrize(
@@ -117,16 +117,16 @@ def test_directories_with_different_groups_are_not_opened_together(tmp_path):
         ({"group_size": None}, "group_size is None, not a count"),
         ({"group_size": 1 << 70}, "not a count"),
         ({"version": 1}, "version is 1, which has no groups"),
-        ({"version": 3}, "version is 3; this version of Penstock reads versions 1 and 2"),
+        ({"version": 3}, "version is 3; this version of Millstream reads versions 1 and 2"),
         ({"version": True}, "version is True"),
     ],
 )
 def test_a_manifest_with_impossible_groups_is_refused(tmp_path, changes, words):
     path = write(tmp_path / "pairs", 6)
     manifest = manifest_of(path) | changes
-    (path / "penstock.json").write_text(json.dumps(manifest))
+    (path / "millstream.json").write_text(json.dumps(manifest))
     with pytest.raises(FormatError) as caught:
-        penstock.open(path)
+        millstream.open(path)
     assert words in str(caught.value)
 
 
@@ -138,20 +138,20 @@ def test_a_group_has_a_whole_number_of_documents(tmp_path, group_size):
 
 
 def test_conversion_keeps_groups_or_names_the_loss(tmp_path):
-    data = penstock.open(write(tmp_path / "pairs", 6))
-    kept = penstock.convert(data, tmp_path / "kept", "penstock", shard_bytes=1)
-    assert (penstock.open(tmp_path / "kept").group_size, kept.lost) == (2, ())
-    lost = penstock.convert(data, tmp_path / "ds", "datatrove").lost
+    data = millstream.open(write(tmp_path / "pairs", 6))
+    kept = millstream.convert(data, tmp_path / "kept", "millstream", shard_bytes=1)
+    assert (millstream.open(tmp_path / "kept").group_size, kept.lost) == (2, ())
+    lost = millstream.convert(data, tmp_path / "ds", "datatrove").lost
     assert "datatrove does not store that documents belong together in groups of 2" in lost
-    assert penstock.open(tmp_path / "ds").group_size == 1
+    assert millstream.open(tmp_path / "ds").group_size == 1
 
 
 def test_a_conversion_of_other_groups_does_not_continue_one(tmp_path):
     write(tmp_path / "pairs", 6)
     write(tmp_path / "triples", 6, group_size=3)
-    penstock.convert(penstock.open(tmp_path / "pairs"), tmp_path / "out", "penstock")
-    with pytest.raises(penstock.errors.DatasetExistsError, match="the source is different"):
-        penstock.convert(penstock.open(tmp_path / "triples"), tmp_path / "out", "penstock")
+    millstream.convert(millstream.open(tmp_path / "pairs"), tmp_path / "out", "millstream")
+    with pytest.raises(millstream.errors.DatasetExistsError, match="the source is different"):
+        millstream.convert(millstream.open(tmp_path / "triples"), tmp_path / "out", "millstream")
 
 
 def test_inspect_verify_audit_and_pack_know_groups(tmp_path, capsys):

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.compat.nanochat import dataset, list_parquet_files, parquets_iter_batched
-from penstock.errors import FormatError, MissingDataError, UsageError
+from millstream.compat.nanochat import dataset, list_parquet_files, parquets_iter_batched
+from millstream.errors import FormatError, MissingDataError, UsageError
 from tests.helpers.nanochat_corpus import files, write_corpus
 from tests.helpers.waiting import wait_until
 
@@ -201,7 +201,7 @@ def test_the_command_that_was_killed_continues_where_it_stopped(server, base):
     server.add("data/shard_00000.parquet", body, "stall")
     server.add("data/shard_06542.parquet", parquet_bytes(6542))
     # Exactly nanochat's command line, but for the module's name and the mirror.
-    command = [sys.executable, "-m", "penstock.compat.nanochat.dataset", "-n", "1", "-w", "4"]
+    command = [sys.executable, "-m", "millstream.compat.nanochat.dataset", "-n", "1", "-w", "4"]
     command += ["--base-url", url]
     place = base / "base_data_climbmix"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from penstock.compat.nanochat import (
+from millstream.compat.nanochat import (
     tokenizing_distributed_data_loader_bos_bestfit as plain,
 )
-from penstock.compat.nanochat import (
+from millstream.compat.nanochat import (
     tokenizing_distributed_data_loader_with_state_bos_bestfit as with_state,
 )
-from penstock.errors import MissingDataError, StateError, UsageError
-from penstock.testing import assert_resumes_exactly
+from millstream.errors import MissingDataError, StateError, UsageError
+from millstream.testing import assert_resumes_exactly
 from tests.helpers.live_model import bos_best_fit
 from tests.helpers.nanochat_corpus import (
     BOS_ID,
@@ -183,7 +183,7 @@ def test_the_state_of_another_rank_is_refused(zst_shards):
 
 def test_a_state_that_says_too_little_is_refused(zst_shards):
     make = partial(with_state, zst_shards, 2, 100, ByteTokenizer(), 1, 0)
-    with pytest.raises(StateError, match="no key 'penstock'"):
+    with pytest.raises(StateError, match="no key 'millstream'"):
         make(state=new_state() | {"shard_idx": 1})
     with pytest.raises(StateError, match="byte_offset in the state is -1"):
         make(state=new_state() | {"byte_offset": -1})

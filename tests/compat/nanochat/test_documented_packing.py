@@ -14,14 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.compat.nanochat import (
+from millstream.compat.nanochat import (
     tokenizing_distributed_data_loader_bos_bestfit as plain,
 )
-from penstock.compat.nanochat import (
+from millstream.compat.nanochat import (
     tokenizing_distributed_data_loader_with_state_bos_bestfit as with_state,
 )
-from penstock.errors import StateError, UsageError
-from penstock.testing import assert_resumes_exactly
+from millstream.errors import StateError, UsageError
+from millstream.testing import assert_resumes_exactly
 from tests.helpers import live_model
 from tests.helpers.nanochat_corpus import BOS_ID, ByteTokenizer
 from tests.helpers.programs import start_python
@@ -234,7 +234,7 @@ def test_a_state_of_another_packing_is_refused(shards):
 
 PROGRAM = """
 import json, os, sys
-from penstock.compat.nanochat import tokenizing_distributed_data_loader_with_state_bos_bestfit
+from millstream.compat.nanochat import tokenizing_distributed_data_loader_with_state_bos_bestfit
 from tests.helpers.nanochat_corpus import ByteTokenizer
 folder, packing, *shards = sys.argv[1:]
 saved = folder + "/state.json"

@@ -9,10 +9,10 @@ from itertools import islice
 import pytest
 import torch
 
-import penstock
-from penstock.compat import nanochat
-from penstock.errors import MissingDataError, UsageError
-from penstock.testing import assert_same
+import millstream
+from millstream.compat import nanochat
+from millstream.errors import MissingDataError, UsageError
+from millstream.testing import assert_same
 from tests.helpers.nanochat_corpus import BOS_ID, ByteTokenizer, files, write_corpus
 from tests.helpers.nanochat_golden import CASES, EXPECTED
 
@@ -83,8 +83,8 @@ def test_validation_reads_the_last_file_from_its_start_each_time(base):
 
 def test_what_train_tokenizer_writes_is_found(base):
     directory = base / "tokenizer"
-    penstock.train_tokenizer(base / "base_data", 400, out=directory)
-    stored = penstock.load_tokenizer(directory)
+    millstream.train_tokenizer(base / "base_data", 400, out=directory)
+    stored = millstream.load_tokenizer(directory)
     expected = islice(loader(2, 64, "train", tokenizer=stored, device="cpu"), 3)
     assert_same(list(islice(loader(2, 64, "train", device="cpu"), 3)), list(expected))
     named = loader(B=2, T=64, split="train", tokenizer_threads=2, device="cpu")

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from penstock.text.training import train_tokenizer
+from millstream.text.training import train_tokenizer
 from tests.helpers.programs import run_python
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -17,8 +17,8 @@ WEIGH = """
 import os, re, statistics, sys
 from itertools import islice
 from pathlib import Path
-import penstock
-from penstock.compat import nanochat
+import millstream
+from millstream.compat import nanochat
 
 def resident_mb():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1000
@@ -29,7 +29,7 @@ def loader(directory, *shape):
     return make(tokenizer, *shape, "train", device="cpu")
 
 vocabulary, few_words, much_text = sys.argv[1:]
-tokenizer = penstock.load_tokenizer(vocabulary)
+tokenizer = millstream.load_tokenizer(vocabulary)
 next(loader(few_words, 1, 16))  # imports what is imported lazily
 before = resident_mb()
 print(statistics.median(resident_mb() - before for _ in islice(loader(much_text, 32, 2048), 60)))

@@ -12,10 +12,10 @@ import pytest
 import tiktoken
 import torch
 
-from penstock.compat import nanochat
-from penstock.errors import MissingDataError, StateError, UsageError
-from penstock.testing import assert_resumes_exactly, assert_same
-from penstock.text.splitting.patterns import PATTERNS
+from millstream.compat import nanochat
+from millstream.errors import MissingDataError, StateError, UsageError
+from millstream.testing import assert_resumes_exactly, assert_same
+from millstream.text.splitting.patterns import PATTERNS
 from tests.helpers.nanochat_corpus import ROW_GROUPS, ByteTokenizer, write_corpus
 from tests.helpers.nanochat_golden import CASES, EXPECTED
 
@@ -238,7 +238,7 @@ def test_one_rank_goes_on_with_the_rows_of_two(place):
         ({"pq_idx": 0, "rg_idx": "1"}, "rg_idx in resume_state_dict is '1'"),
         ({"pq_idx": 0, "rg_idx": 0, "epoch": 0}, "epoch in resume_state_dict is 0"),
         ({"pq_idx": 3, "rg_idx": 0, "epoch": 1}, "pq_idx=3, but there are 3 files"),
-        ({"pq_idx": 0, "rg_idx": 0, "penstock": {}}, "not a state of a TextLoader"),
+        ({"pq_idx": 0, "rg_idx": 0, "millstream": {}}, "not a state of a TextLoader"),
     ],
 )
 def test_what_is_no_state_is_refused_at_once(state, reason, place):
@@ -351,7 +351,7 @@ def test_a_loader_that_is_let_go_ends_its_threads(place, with_state):
     )
     assert len(next(loader)) == 2 + with_state
     loader.close()
-    assert not [each for each in threading.enumerate() if each.name.startswith("penstock")]
+    assert not [each for each in threading.enumerate() if each.name.startswith("millstream")]
 
 
 def test_without_state_the_batches_are_the_same(place):

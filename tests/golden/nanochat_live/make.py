@@ -121,7 +121,7 @@ def _train() -> list[str]:
     """A vocabulary of 400 tokens from the documents themselves, in hexadecimal, by rank."""
     import rustbpe
 
-    from penstock.text.splitting.patterns import PATTERNS
+    from millstream.text.splitting.patterns import PATTERNS
 
     trainer = rustbpe.Tokenizer()
     trainer.train_from_iterator(iter(documents()), 400, pattern=PATTERNS["nanochat"].regex)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-import penstock
+import millstream
 
 SEQ_LEN = 8
 _ROWS_PER_DOCUMENT = 1000
@@ -17,8 +17,8 @@ def write(directory, num_rows, *, num_shards):
     tokens = np.zeros((num_rows, SEQ_LEN), np.uint32)
     tokens[:, 0] = np.arange(num_rows)
     tokens.tofile(directory / "tokens.bin")
-    if not (directory / "penstock").exists():
-        with penstock.Writer(directory / "penstock", vocab_size=num_rows) as writer:
+    if not (directory / "millstream").exists():
+        with millstream.Writer(directory / "millstream", vocab_size=num_rows) as writer:
             writer.append(np.append(tokens, np.uint32(0)))  # the last window's last label
     if find_spec("litdata") and not (directory / "litdata" / "index.json").exists():
         _write_litdata(directory, num_rows, num_shards)

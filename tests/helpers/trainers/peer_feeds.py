@@ -1,4 +1,4 @@
-"""What users pass to a trainer today, and Penstock: each feed as its documentation recommends.
+"""What users pass to a trainer today, and Millstream: each feed as its documentation recommends.
 
 Every feed shuffles, gives each process its share, and reads the rows that `peer_data` wrote.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-import penstock
+import millstream
 from tests.helpers.trainers.peer_data import SEQ_LEN
 
 SEED = 3
@@ -43,9 +43,9 @@ class Rows(Dataset):
         return {"input_ids": row}
 
 
-def penstock_loader(share):
-    view = penstock.open(share.data / "penstock").windows(SEQ_LEN)
-    return penstock.Loader(view, share.batch_size, seed=SEED, rank=share.rank, ranks=share.ranks)
+def millstream_loader(share):
+    view = millstream.open(share.data / "millstream").windows(SEQ_LEN)
+    return millstream.Loader(view, share.batch_size, seed=SEED, rank=share.rank, ranks=share.ranks)
 
 
 def rows(share):

@@ -6,7 +6,7 @@ from tests.helpers import peer_runs
 from tests.helpers.trainers import peer_feeds
 
 FEEDS = {
-    "penstock": peer_feeds.penstock_loader,
+    "millstream": peer_feeds.millstream_loader,
     "torch": peer_feeds.torch_loader,
     "torchdata": peer_feeds.torchdata_loader,
     "litdata": peer_feeds.litdata_loader,

@@ -6,7 +6,7 @@ from tests.helpers import peer_runs
 from tests.helpers.trainers import peer_feeds
 
 DATASETS = {
-    "penstock": peer_feeds.penstock_loader,
+    "millstream": peer_feeds.millstream_loader,
     "torch": peer_feeds.rows,
     "litdata": peer_feeds.litdata_dataset,
     "datasets": peer_feeds.datasets_map,
@@ -65,8 +65,8 @@ def _make_trainer(feed, share, **options):
         def get_train_dataloader(self):
             return peer_feeds.litdata_loader(share)
 
-    if feed == "penstock":
-        from penstock.integrations.transformers import Trainer
+    if feed == "millstream":
+        from millstream.integrations.transformers import Trainer
     elif feed == "litdata" and share.ranks > 1:
         # The Trainer would let one process read for all, and litdata gives it only its own share.
         Trainer = WithOwnLoader  # noqa: N806

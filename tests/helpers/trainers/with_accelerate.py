@@ -8,7 +8,7 @@ from tests.helpers.trainer_runs import EPOCHS, SAVE_EVERY
 def train(run):
     from accelerate import Accelerator
 
-    from penstock.integrations.accelerate import prepare
+    from millstream.integrations.accelerate import prepare
 
     accelerator = Accelerator(cpu=True)
     model = torch.nn.Linear(1, 1)

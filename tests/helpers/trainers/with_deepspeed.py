@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import penstock
-from penstock import UsageError
+import millstream
+from millstream import UsageError
 from tests.helpers.trainer_runs import EPOCHS, ROWS, SAVE_EVERY, STEPS
 
 
@@ -60,7 +60,7 @@ def _initialize(run, stage=0, **options):
 
 def _train(run, stage):
     engine = _initialize(run, stage)
-    loader = penstock.Loader(
+    loader = millstream.Loader(
         run.view(),
         engine.train_micro_batch_size_per_gpu(),
         global_batch_size=engine.train_batch_size(),

@@ -12,7 +12,7 @@ def train(run):
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-    from penstock.integrations.jax import global_batches, share_of
+    from millstream.integrations.jax import global_batches, share_of
 
     start_jax(run)
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
@@ -75,7 +75,7 @@ def check_layouts(run):
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from penstock.integrations.jax import global_batches, share_of
+    from millstream.integrations.jax import global_batches, share_of
 
     start_jax(run)
     devices = np.array(jax.devices()).reshape(2, 2)  # processes, and the devices of each
@@ -118,23 +118,25 @@ def check_differences(run):
     import pytest
     from jax.sharding import NamedSharding, PartitionSpec
 
-    import penstock
-    from penstock.integrations.jax import global_batches, share_of
+    import millstream
+    from millstream.integrations.jax import global_batches, share_of
 
     start_jax(run)
     sharding = NamedSharding(jax.make_mesh((4,), ("data",)), PartitionSpec("data"))
     given = {"batch_size": 2, "parallel": share_of(sharding), "output": "numpy"}
-    batches = global_batches(penstock.Loader(run.view(), seed=run.rank, **given), sharding)
-    with pytest.raises(penstock.UsageError, match=rf"differ in seed \(here {run.rank}\)\. Create"):
+    batches = global_batches(millstream.Loader(run.view(), seed=run.rank, **given), sharding)
+    with pytest.raises(
+        millstream.UsageError, match=rf"differ in seed \(here {run.rank}\)\. Create"
+    ):
         next(batches)
-    loader = penstock.Loader(run.view(), **given)
+    loader = millstream.Loader(run.view(), **given)
     loader.load_state_dict(loader.state_dict() | {"position": 4 * run.rank})
-    with pytest.raises(penstock.UsageError, match="differ in position"):
+    with pytest.raises(millstream.UsageError, match="differ in position"):
         next(global_batches(loader, sharding))
-    windows = penstock.Loader(run.view().take(20 + run.rank), **given)
-    with pytest.raises(penstock.UsageError, match="differ in dataset, view or order"):
+    windows = millstream.Loader(run.view().take(20 + run.rank), **given)
+    with pytest.raises(millstream.UsageError, match="differ in dataset, view or order"):
         next(global_batches(windows, sharding))
-    alone = penstock.Loader(run.view(), 2, output="numpy", rank=0, ranks=1)
-    with pytest.raises(penstock.UsageError, match=r"rank 0 of 1, but the .* parallel=share_of"):
+    alone = millstream.Loader(run.view(), 2, output="numpy", rank=0, ranks=1)
+    with pytest.raises(millstream.UsageError, match=r"rank 0 of 1, but the .* parallel=share_of"):
         global_batches(alone, sharding)
-    next(global_batches(penstock.Loader(run.view(), **given), sharding))
+    next(global_batches(millstream.Loader(run.view(), **given), sharding))

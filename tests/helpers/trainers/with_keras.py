@@ -16,7 +16,7 @@ def train(run):
             read_ahead()
     import keras
 
-    from penstock.integrations.keras import Backup, current_share
+    from millstream.integrations.keras import Backup, current_share
 
     if run.ranks > 1:
         parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
@@ -66,7 +66,7 @@ def fit_until(run, last_step, directory):
     """The weights after a fit of two epochs that ends at a step."""
     import keras
 
-    from penstock.integrations.keras import Backup
+    from millstream.integrations.keras import Backup
 
     class Leave(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

@@ -15,14 +15,14 @@ def train_one_epoch(run):
 
 
 def _train(run, *, infinite):
-    from penstock.integrations.torchtitan import PenstockDataLoader
+    from millstream.integrations.torchtitan import MillstreamDataLoader
     from tests.helpers.trainers import torchtitan_on_cpu
 
     config = torchtitan_on_cpu.trainer_config()
     path = str(run.data)
-    config.dataloader = PenstockDataLoader.Config(dataset_path=path, seed=3, infinite=infinite)
+    config.dataloader = MillstreamDataLoader.Config(dataset_path=path, seed=3, infinite=infinite)
     config.validator.enable = True
-    config.validator.dataloader = PenstockDataLoader.Config(dataset_path=path)
+    config.validator.dataloader = MillstreamDataLoader.Config(dataset_path=path)
     config.validator.steps = -1  # to the end of the data, which torchtitan's own may hang at
     config.validator.freq = STEPS
     config.dump_folder = str(run.out)

@@ -22,7 +22,7 @@ class Model(torch.nn.Module):
 def make_trainer(loader, out, saw, **options):
     from transformers import TrainingArguments
 
-    from penstock.integrations.transformers import Trainer
+    from millstream.integrations.transformers import Trainer
 
     evaluated = options.pop("eval_dataset", None)
     args = TrainingArguments(

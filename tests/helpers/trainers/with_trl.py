@@ -34,7 +34,7 @@ def arguments(out, **options):
 def train(run):
     from transformers.trainer_utils import get_last_checkpoint
 
-    from penstock.integrations.trl import SFTTrainer
+    from millstream.integrations.trl import SFTTrainer
 
     class Recording(SFTTrainer):
         def training_step(self, model, inputs, *others):

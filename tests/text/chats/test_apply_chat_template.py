@@ -10,11 +10,11 @@ import tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
-from penstock.text.chats.chat import Chat
-from penstock.text.chats.conversations import BadConversationError
-from penstock.text.chats.loading import renderer_of
-from penstock.text.tokenizers.adapter import find_tokenizer
-from penstock.text.tokenizers.special_tokens import trained_tokens
+from millstream.text.chats.chat import Chat
+from millstream.text.chats.conversations import BadConversationError
+from millstream.text.chats.loading import renderer_of
+from millstream.text.tokenizers.adapter import find_tokenizer
+from millstream.text.tokenizers.special_tokens import trained_tokens
 from tests.helpers.chat_rows import ROWS, odd_json, plain_json, write_tokenizer
 from tests.helpers.chat_templates import MARKED, TEMPLATES
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from penstock.errors import UsageError
-from penstock.text.chats.chat import Chat
-from penstock.text.chats.conversations import BadConversationError, conversations_in
-from penstock.text.chats.rendering import ChatRenderer
-from penstock.text.chats.template_files import TemplateSource
+from millstream.errors import UsageError
+from millstream.text.chats.chat import Chat
+from millstream.text.chats.conversations import BadConversationError, conversations_in
+from millstream.text.chats.rendering import ChatRenderer
+from millstream.text.chats.template_files import TemplateSource
 
 HI = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello!"}]
 ASKED = [{"role": "user", "content": "2+2?"}]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import FormatError
-from penstock.text.chats.chat import Chat
-from penstock.text.chats.conversations import BadConversationError, Conversation
-from penstock.text.chats.rendering import ChatRenderer
-from penstock.text.chats.template import TemplateRefusalError
-from penstock.text.chats.template_files import TemplateSource
+from millstream.errors import FormatError
+from millstream.text.chats.chat import Chat
+from millstream.text.chats.conversations import BadConversationError, Conversation
+from millstream.text.chats.rendering import ChatRenderer
+from millstream.text.chats.template import TemplateRefusalError
+from millstream.text.chats.template_files import TemplateSource
 from tests.helpers.chat_templates import TEMPLATES
 
 # What templates look for, and what may be confused with markup, names, or nothing.

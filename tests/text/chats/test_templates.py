@@ -6,13 +6,13 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
-import penstock
-from penstock.errors import FormatError, UsageError
-from penstock.text.chats.chat import Chat
-from penstock.text.chats.conversations import BadConversationError
-from penstock.text.chats.loading import renderer_of
-from penstock.text.chats.rendering import ChatRenderer
-from penstock.text.chats.template_files import TemplateSource
+import millstream
+from millstream.errors import FormatError, UsageError
+from millstream.text.chats.chat import Chat
+from millstream.text.chats.conversations import BadConversationError
+from millstream.text.chats.loading import renderer_of
+from millstream.text.chats.rendering import ChatRenderer
+from millstream.text.chats.template_files import TemplateSource
 from tests.helpers.chat_rows import ROWS, WEATHER, plain_json, said, write_rows, write_tokenizer
 from tests.helpers.chat_templates import CHATML_MARKED, MARKED_PARTS
 
@@ -96,11 +96,11 @@ def test_the_tokenizers_of_transformers_bring_their_template(tmp_path):
         renderer_of(Chat(), theirs)
     theirs.chat_template = MARKED_PARTS
     path = write_rows(tmp_path / "chats.jsonl", [ROWS["reasoning"]])
-    penstock.tokenize(path, theirs, tmp_path / "out", chat=Chat(), workers=1)
+    millstream.tokenize(path, theirs, tmp_path / "out", chat=Chat(), workers=1)
     expected = theirs.apply_chat_template(
         ROWS["reasoning"]["messages"], return_dict=True, return_assistant_tokens_mask=True
     )
-    found = penstock.open(tmp_path / "out").document(0)
+    found = millstream.open(tmp_path / "out").document(0)
     assert found["token"].tolist() == expected["input_ids"]
     assert found["loss_mask"].tolist() == expected["assistant_masks"]
 
@@ -140,7 +140,7 @@ def test_special_tokens_that_only_the_config_lists_are_refused(tmp_path):
     model = write_tokenizer(tmp_path / "model", CHATML_MARKED, added_tokens_decoder=listed)
     write_rows(tmp_path / "chats.jsonl", [HI])
     with pytest.raises(FormatError, match=r"lists the token '<\|lost\|>' with the id 7777"):
-        penstock.tokenize(tmp_path / "chats.jsonl", model, tmp_path / "out", chat=Chat())
+        millstream.tokenize(tmp_path / "chats.jsonl", model, tmp_path / "out", chat=Chat())
 
 
 def test_the_last_marked_block_alone_is_trained():

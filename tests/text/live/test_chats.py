@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
+import millstream
 from tests.helpers.chat_rows import said, write_rows, write_tokenizer
 from tests.helpers.chat_templates import CHATML_MARKED
 
@@ -19,18 +19,20 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("chats")
     write_tokenizer(place / "model", CHATML_MARKED)
     write_rows(place / "chats.jsonl", CHATS)
-    penstock.tokenize(place / "chats.jsonl", place / "model", place / "out", chat=penstock.Chat())
+    millstream.tokenize(
+        place / "chats.jsonl", place / "model", place / "out", chat=millstream.Chat()
+    )
     return place
 
 
 def new_loader(place, packing, seq_len, batch_size=3, **options):
-    return penstock.TextLoader(
+    return millstream.TextLoader(
         place / "chats.jsonl",
         place / "model",
         batch_size,
         seq_len,
         packing,
-        chat=penstock.Chat(),
+        chat=millstream.Chat(),
         **({"output": "numpy", "tail": "keep", "shuffle": False} | options),
     )
 
@@ -44,9 +46,9 @@ def new_loader(place, packing, seq_len, batch_size=3, **options):
 )
 def test_what_the_assistant_writes_is_a_label_and_nothing_else(place, policy, seq_len, buffer_size):
     """A label is the token after its input in the conversation, or there is none."""
-    data = penstock.open(place / "out")
+    data = millstream.open(place / "out")
     tokens = {k: data.document(k) for k in range(data.num_documents)}
-    packing = penstock.Packing(policy=policy, buffer_size=buffer_size, extras=("document_ids",))
+    packing = millstream.Packing(policy=policy, buffer_size=buffer_size, extras=("document_ids",))
     trained = 0
     with new_loader(place, packing, seq_len) as loader:
         for batch in loader:
@@ -73,7 +75,9 @@ def test_what_the_assistant_writes_is_a_label_and_nothing_else(place, policy, se
 
 @pytest.mark.parametrize("policy", ["best_fit", "full_best_fit", "bos_best_fit"])
 def test_a_state_of_any_step_goes_on_exactly(place, policy):
-    packing = penstock.Packing(policy=policy, buffer_size=7, add="bos" if "bos" in policy else None)
+    packing = millstream.Packing(
+        policy=policy, buffer_size=7, add="bos" if "bos" in policy else None
+    )
     with new_loader(place, packing, 40) as loader:
         states, batches = [loader.state_dict()], []
         for batch in loader:
@@ -91,28 +95,28 @@ def test_a_state_does_not_go_on_with_another_chat(place):
     with new_loader(place, "best_fit", 40) as loader:
         next(iter(loader))
         state = loader.state_dict()
-    other = penstock.TextLoader(
+    other = millstream.TextLoader(
         place / "chats.jsonl",
         place / "model",
         3,
         40,
         "best_fit",
-        chat=penstock.Chat(loss_on="last"),
+        chat=millstream.Chat(loss_on="last"),
         shuffle=False,
     )
-    with other, pytest.raises(penstock.StateError, match="different rows: text was"):
+    with other, pytest.raises(millstream.StateError, match="different rows: text was"):
         other.load_state_dict(state)
 
 
 def test_pairs_are_refused(place):
-    chat = penstock.Chat(chosen="c", rejected="r")
-    with pytest.raises(penstock.UsageError, match="stay together only in stored datasets"):
-        penstock.TextLoader(place / "chats.jsonl", place / "model", 1, 8, chat=chat)
+    chat = millstream.Chat(chosen="c", rejected="r")
+    with pytest.raises(millstream.UsageError, match="stay together only in stored datasets"):
+        millstream.TextLoader(place / "chats.jsonl", place / "model", 1, 8, chat=chat)
 
 
 def test_positions_of_a_flat_row_go_on_within_a_conversation(place):
     extras = ("document_ids", "position_ids")
-    with new_loader(place, penstock.Packing(policy="flat", extras=extras), 24) as loader:
+    with new_loader(place, millstream.Packing(policy="flat", extras=extras), 24) as loader:
         for batch in loader:
             documents, positions = batch["document_ids"], batch["position_ids"]
             goes_on = documents[:, 1:] == documents[:, :-1]

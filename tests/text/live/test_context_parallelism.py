@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import Packing, Parallel, TextLoader
-from penstock.testing import assert_resumes_exactly
+from millstream import Packing, Parallel, TextLoader
+from millstream.testing import assert_resumes_exactly
 from tests.helpers.live_text import POLICIES, Bytes, corpora, write_text
 from tests.helpers.row_slices import check_slices
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock import Packing, TextLoader
-from penstock.errors import FormatError, UsageError
+from millstream import Packing, TextLoader
+from millstream.errors import FormatError, UsageError
 from tests.helpers.live_text import PACKINGS, Bytes, corpora, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 12)], ["d" * 5] * 3, ["e", "", "f" * 40]]]
@@ -118,7 +118,7 @@ def test_an_epoch_that_is_not_counted_has_the_rows_states_and_end_of_one_that_is
 def test_one_rank_iterates_without_counting_and_several_count(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = write_text(tmp_path / "text", FILES)
-    counted = tmp_path / "cache" / "penstock" / "lengths"
+    counted = tmp_path / "cache" / "millstream" / "lengths"
     with make_loader(path, "flat", 8, endless=False) as loader:
         num_steps = sum(1 for _ in loader)
         assert not counted.exists()
@@ -133,7 +133,7 @@ def test_one_rank_iterates_without_counting_and_several_count(tmp_path, monkeypa
 
 def test_counting_much_text_is_announced_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("penstock.text.live.row_counts.LARGE_BYTES", 100)
+    monkeypatch.setattr("millstream.text.live.row_counts.LARGE_BYTES", 100)
     path = write_text(tmp_path / "text", FILES)
     with (
         make_loader(path, "flat", 8, endless=False) as loader,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, StateError, UsageError
-from penstock.text.live.lane_state import Waiting
+import millstream
+from millstream.errors import FormatError, StateError, UsageError
+from millstream.text.live.lane_state import Waiting
 from tests.helpers.live_text import PACKINGS, Bytes, corpora, make_loader, rows_of, write_text
 
 GROUPS = [["abc" * k for k in range(1, 20)], ["d" * 50], ["e" * 9] * 30, ["f" * 70] * 3]
@@ -37,7 +37,7 @@ class Twice(Bytes):
 def test_another_tokenizer_has_epochs_of_another_length(corpus):
     lengths = []
     for tokenizer in (Bytes(), Twice()):
-        with penstock.TextLoader(
+        with millstream.TextLoader(
             corpus, tokenizer, 2, 16, endless=False, tail="keep", output="numpy"
         ) as loader:
             lengths.append(len(loader))
@@ -105,7 +105,7 @@ def test_every_shuffled_epoch_has_the_length_that_it_is_said_to_have(corpus):
 
 def test_a_document_that_is_longer_than_its_source_allows_is_refused(tmp_path):
     (tmp_path / "text.txt").write_text("short\n" + "long " * 200_000)
-    source = penstock.Source(tmp_path / "text.txt", max_document_bytes=500_000)
+    source = millstream.Source(tmp_path / "text.txt", max_document_bytes=500_000)
     with (
         make_loader(source, "flat", 1000) as loader,
         pytest.raises(FormatError, match=r"larger than 500,000 bytes .* larger max_document_bytes"),
@@ -154,8 +154,8 @@ def test_a_state_of_epochs_or_of_other_marks_does_not_continue_an_endless_loader
         state = loader.state_dict()
     with pytest.raises(StateError, match=r"endless was False and is True; .* with endless=False$"):
         make_loader(corpus, "flat", 16).load_state_dict(state)
-    packing = penstock.Packing(policy="flat", add="none")
-    other = penstock.TextLoader(corpus, Bytes(), 2, 16, packing, shuffle=False, output="numpy")
+    packing = millstream.Packing(policy="flat", add="none")
+    other = millstream.TextLoader(corpus, Bytes(), 2, 16, packing, shuffle=False, output="numpy")
     with pytest.raises(
         StateError,
         match=r"'b bos 256 eos -1' and is 'b bos -1 .* with packing=Packing\(add='bos'\)$",
@@ -173,7 +173,7 @@ def test_lanes_that_were_asked_for_are_not_given_up_for_those_of_a_state(corpus)
 
 def loader(path, **options):
     options = {"batch_size": 4, "seq_len": 8, "rank": 0, "ranks": 1, "endless": False} | options
-    return penstock.TextLoader(penstock.Source(path), "bytes", **options)
+    return millstream.TextLoader(millstream.Source(path), "bytes", **options)
 
 
 def test_an_epoch_without_a_step_advises_what_gives_one(tmp_path):

@@ -15,7 +15,7 @@ def corpus(tmp_path):
 
 
 def has_threads():
-    return any(thread.name.startswith("penstock-") for thread in threading.enumerate())
+    return any(thread.name.startswith("millstream-") for thread in threading.enumerate())
 
 
 class CollectAt:
@@ -28,7 +28,7 @@ class CollectAt:
         place = frame.f_code.co_filename, frame.f_lineno
         if not place[0].endswith(("threading.py", "pipeline.py", "tokenizing_threads.py")):
             return None
-        if not threading.current_thread().name.startswith("penstock-"):
+        if not threading.current_thread().name.startswith("millstream-"):
             return None
         if self.is_armed.is_set() and place not in self.places:
             self.places.add(place)

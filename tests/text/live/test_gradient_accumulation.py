@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock import TextLoader
-from penstock.errors import UsageError
+import millstream
+from millstream import TextLoader
+from millstream.errors import UsageError
 from tests.helpers.live_text import PACKINGS, corpora, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 30)], ["d" * 5] * 3, ["e", "", "f" * 40]]]
@@ -146,7 +146,7 @@ def test_epochs_resume_exactly_and_copies_continue(corpus, tail):
             corpus, "full_best_fit", 6, tail=tail, endless=False, global_batch_size=10
         )
 
-    penstock.testing.assert_resumes_exactly(make, steps=12)
+    millstream.testing.assert_resumes_exactly(make, steps=12)
     with make() as loader:
         steps = iter(loader)
         next(steps)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from penstock import TextLoader
+from millstream import TextLoader
 from tests.helpers import paths
 from tests.helpers.live_text import Bytes, make_loader, rows_of, write_text
 from tests.helpers.sigint import interrupt_when
@@ -92,7 +92,7 @@ def test_closing_may_be_interrupted_and_repeated(corpus):
         loader.close()
     tokenizer.may_answer.set()
     loader.close()
-    assert not any(thread.name.startswith("penstock") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("millstream") for thread in threading.enumerate())
 
 
 def test_threads_that_share_a_loader_get_every_batch_of_an_epoch_once(corpus):
@@ -131,7 +131,7 @@ def test_an_iterator_that_has_ended_stays_ended(corpus):
 @pytest.mark.process
 def test_a_process_ends_with_its_loader_in_use(corpus):
     program = (
-        "import sys; from penstock import TextLoader;"
+        "import sys; from millstream import TextLoader;"
         "loader = TextLoader(sys.argv[1], 'bytes', 2, 8, output='numpy');"
         "iterator = iter(loader); next(iterator)"
     )

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import UsageError
-from penstock.testing import assert_resumes_exactly, assert_same
+import millstream
+from millstream.errors import UsageError
+from millstream.testing import assert_resumes_exactly, assert_same
 from tests.helpers.live_text import write_text
 
 
@@ -29,7 +29,7 @@ def corpus(tmp_path_factory):
 
 def new_loader(corpus, batch_size=4, **options):
     options = {"output": "numpy", "rank": 0, "ranks": 1} | options
-    return penstock.TextLoader(corpus, "bytes", batch_size, 16, **options)
+    return millstream.TextLoader(corpus, "bytes", batch_size, 16, **options)
 
 
 def marked(batch, positions):
@@ -163,7 +163,7 @@ def test_what_is_no_transform_is_refused_at_once(corpus):
 
 def test_results_are_moved_to_a_device(corpus, monkeypatch):
     meta = torch.device("meta")
-    monkeypatch.setattr("penstock.load.base_loader.find_device", lambda *_, **__: meta)
+    monkeypatch.setattr("millstream.load.base_loader.find_device", lambda *_, **__: meta)
     transform = lambda batch: [batch["input_ids"], "x"]  # noqa: E731
     with new_loader(corpus, output="torch", device="meta", transform=transform) as loader:
         inputs, text = next(iter(loader))

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import Packing, Parallel, TextLoader
-from penstock.batches.row_slice import RowSlice
-from penstock.errors import StateError
-from penstock.load.widening import widen
-from penstock.text.batch import TextBatch
-from penstock.text.live.lane_buffer import LivePolicyCode
-from penstock.text.live.row_filling import LaneBuffers
-from penstock.text.live.row_packer import RowPacker
-from penstock.text.live.tokenizing_threads import Tokens, encode
+from millstream import Packing, Parallel, TextLoader
+from millstream.batches.row_slice import RowSlice
+from millstream.errors import StateError
+from millstream.load.widening import widen
+from millstream.text.batch import TextBatch
+from millstream.text.live.lane_buffer import LivePolicyCode
+from millstream.text.live.row_filling import LaneBuffers
+from millstream.text.live.row_packer import RowPacker
+from millstream.text.live.tokenizing_threads import Tokens, encode
 from tests.helpers import live_model
 from tests.helpers.live_text import (
     BOS,

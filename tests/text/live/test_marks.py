@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-import penstock
-from penstock import Packing
-from penstock.errors import UsageError
+import millstream
+from millstream import Packing
+from millstream.errors import UsageError
 from tests.helpers import live_model
 from tests.helpers.live_text import BOS, PACKINGS, Bytes, rows_of, write_text
 
@@ -57,7 +57,7 @@ def test_rows_have_the_marks_that_were_asked_for(tmp_path, policy, add, seq_len)
     )
 
     def make():
-        return penstock.TextLoader(
+        return millstream.TextLoader(
             path, Marked(), 2, seq_len, packing, shuffle=False, endless=True, output="numpy"
         )
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import Packing, TextLoader
-from penstock.errors import FormatError, StateError, UsageError
+from millstream import Packing, TextLoader
+from millstream.errors import FormatError, StateError, UsageError
 from tests.helpers import live_model
 from tests.helpers.live_text import (
     MaskedSource,

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-import penstock
-from penstock import TextLoader
-from penstock.errors import StateError, UsageError
+import millstream
+from millstream import TextLoader
+from millstream.errors import StateError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -110,4 +110,4 @@ def test_a_state_that_claims_to_have_ever_so_many_lanes_is_refused_at_once(path)
 
 def test_blocks_are_shuffled_or_not_and_nothing_else(path):
     with pytest.raises(UsageError, match="True or False"):
-        make_loaders(path, 1, 2, shuffle=penstock.BlockShuffle(3))
+        make_loaders(path, 1, 2, shuffle=millstream.BlockShuffle(3))

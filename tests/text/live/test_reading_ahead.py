@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-import penstock
-from penstock import Packing, TextLoader
-from penstock.text.live.stats import Seconds, shares_of_time
+import millstream
+from millstream import Packing, TextLoader
+from millstream.text.live.stats import Seconds, shares_of_time
 from tests.helpers.live_text import Bytes, make_loader, rows_of, write_text
 from tests.helpers.waiting import wait_until
 
@@ -58,7 +58,7 @@ class GatedBytes(Bytes):
         return super().encode(data, offsets)
 
 
-class GatedSource(penstock.Source):
+class GatedSource(millstream.Source):
     """Reads once its gate is open."""
 
     def __init__(self, path):

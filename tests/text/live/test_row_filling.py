@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from penstock.batches.layout import BatchLayout
-from penstock.batches.outputs import IGNORED, Output, derived_outputs
-from penstock.pack.waiting_buffer import SLOT
-from penstock.text.live.lane_buffer import ABSENT, LaneOutcome, LivePolicyCode
-from penstock.text.live.row_filling import LaneBuffers
-from penstock.text.live.token_arena import tokens_between
+from millstream.batches.layout import BatchLayout
+from millstream.batches.outputs import IGNORED, Output, derived_outputs
+from millstream.pack.waiting_buffer import SLOT
+from millstream.text.live.lane_buffer import ABSENT, LaneOutcome, LivePolicyCode
+from millstream.text.live.row_filling import LaneBuffers
+from millstream.text.live.token_arena import tokens_between
 
 pytestmark = pytest.mark.kernels
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock import TextLoader
-from penstock.errors import UsageError
+import millstream
+from millstream import TextLoader
+from millstream.errors import UsageError
 from tests.helpers.live_text import (
     PACKINGS,
     corpora,
@@ -130,7 +130,7 @@ def test_an_epoch_has_every_row_once_and_equally_many_steps_on_all_ranks(
             tail=tail,
         ) as loader:
             if not num_steps:
-                with pytest.raises(penstock.PenstockError, match="less than one step"):
+                with pytest.raises(millstream.MillstreamError, match="less than one step"):
                     next(iter(loader))
                 continue
             assert len(loader) == num_steps

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import penstock
-from penstock import Packing, TextLoader
-from penstock.errors import FormatError, StateError, UsageError
-from penstock.testing import assert_resumes_exactly
+import millstream
+from millstream import Packing, TextLoader
+from millstream.errors import FormatError, StateError, UsageError
+from millstream.testing import assert_resumes_exactly
 from tests.helpers.live_text import POLICIES, Bytes, make_loader, rows_of, write_text
 
 DOCUMENTS = [["abc" * k for k in range(1, 40)], ["d" * 50] * 7, ["e", "", "f" * 400]]
@@ -26,8 +26,10 @@ def corpus(tmp_path):
     return write_text(tmp_path / "text", [DOCUMENTS, DOCUMENTS[::-1]])
 
 
-def threads_of_penstock() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+def threads_of_millstream() -> list[str]:
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("millstream-")
+    ]
 
 
 @pytest.mark.slow
@@ -84,7 +86,7 @@ def test_a_state_of_version_1_goes_on_and_version_2_says_the_same(corpus):
         found = loader.state_dict()
         # Another version of zlib may compress in another way.
         found["lane_states"]["0"]["waiting"] = state["lane_states"]["0"]["waiting"]
-        assert found == state | {"version": 2, "penstock": penstock.__version__}
+        assert found == state | {"version": 2, "millstream": millstream.__version__}
     with make_loader(corpus, "full_best_fit", 16) as loader:
         loader.load_state_dict(state)
         assert rows_of(itertools.islice(loader, 2)) == rows[6:]
@@ -121,7 +123,7 @@ def test_text_of_too_few_blocks_is_repacked_as_the_message_says(corpus, tmp_path
     with pytest.raises(UsageError, match=r"repack, with --shard-chars below 1/7 of the characters"):
         TextLoader(corpus, Bytes(), 2, 8, output="numpy", rank=0, ranks=7)
     num_chars = 2 * sum(len(text) for texts in DOCUMENTS for text in texts)
-    penstock.repack(corpus, tmp_path / "smaller", shard_chars=num_chars // 8)
+    millstream.repack(corpus, tmp_path / "smaller", shard_chars=num_chars // 8)
     TextLoader(tmp_path / "smaller", Bytes(), 2, 8, output="numpy", rank=0, ranks=7).close()
 
 
@@ -268,7 +270,7 @@ def test_a_bad_row_is_an_error_after_the_batches_before_it_and_again_on_the_next
         with pytest.raises(FormatError, match="line 50,001"):
             next(iter(loader))
         assert loader.position == 2 * batches
-    source = penstock.Source(path, bad_rows="skip")
+    source = millstream.Source(path, bad_rows="skip")
     with make_loader(source, "flat", 8000, endless=False) as loader:
         assert len(list(loader)) == 28
         assert loader.stats.skipped_rows in (1, 2)  # a first epoch is counted first
@@ -347,16 +349,16 @@ def test_batches_are_torch_tensors_that_the_next_batch_leaves_alone(corpus):
 def test_threads_end_with_the_loader_however_it_ends(corpus):
     loader = make_loader(corpus, "flat", 8)
     next(iter(loader))
-    assert threads_of_penstock()
+    assert threads_of_millstream()
     loader.close()
-    assert not threads_of_penstock()
+    assert not threads_of_millstream()
     next(iter(loader))
     del loader
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name.startswith("penstock-"):
+        if thread.name.startswith("millstream-"):
             thread.join(10)
-    assert not threads_of_penstock()
+    assert not threads_of_millstream()
 
 
 @pytest.mark.process
@@ -434,7 +436,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path, pol
 
 
 def test_train_and_validation_are_other_files(corpus):
-    train, val = penstock.Source(corpus).split_by_file()
+    train, val = millstream.Source(corpus).split_by_file()
     assert len(train.files) == len(val.files) == 1
     with make_loader(val, "flat", 8) as loader:
         assert loader.source.files == val.files

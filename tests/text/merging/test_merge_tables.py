@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.merging.merge_tables import MergeTables
+from millstream.text.merging.merge_tables import MergeTables
 from tests.helpers.merge_tables import BYTES, merged, tables_of
 
 pytestmark = pytest.mark.kernels

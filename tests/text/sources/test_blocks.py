@@ -16,10 +16,10 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, UsageError
-from penstock.text.sources import Columns, Source
-from penstock.text.sources import blocks as blocks_module
+import millstream
+from millstream.errors import FormatError, UsageError
+from millstream.text.sources import Columns, Source
+from millstream.text.sources import blocks as blocks_module
 from tests.helpers.text_sources import compress, frame, skippable, texts_of
 
 EMPTY_FRAME = pa.compress(b"", "zstd", asbytes=True)
@@ -110,7 +110,7 @@ def test_the_last_files_are_for_validation_and_keep_all_options(tmp_path):
 def test_what_comes_from_python_is_refused_by_all_that_reads_again():
     source = Source.from_documents(["one", "two"])
     for call in (source.blocks, source.split_by_file, lambda: source.fingerprint):
-        with pytest.raises(UsageError, match=r"needs a source of files.*penstock\.repack"):
+        with pytest.raises(UsageError, match=r"needs a source of files.*millstream\.repack"):
             call()
 
 
@@ -264,7 +264,7 @@ def test_many_frames_are_as_many_blocks(tmp_path, monkeypatch, num_frames):
 def test_what_repack_writes_is_a_block_for_every_frame(tmp_path):
     texts = [f"{number:06} " + "word " * 20_000 for number in range(200)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
-    penstock.repack(tmp_path / "a.txt", tmp_path / "out", to="jsonl", workers=1)
+    millstream.repack(tmp_path / "a.txt", tmp_path / "out", to="jsonl", workers=1)
     source = Source(tmp_path / "out" / "*.zst")
     blocks = source.blocks()
     assert len(blocks) == 5

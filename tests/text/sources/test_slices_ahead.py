@@ -1,5 +1,5 @@
-from penstock.text.sources.slices import Slice
-from penstock.text.sources.slices_ahead import fetching_ahead
+from millstream.text.sources.slices import Slice
+from millstream.text.sources.slices_ahead import fetching_ahead
 
 
 def slices(count):

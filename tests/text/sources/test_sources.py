@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.text.sources import Columns, Source
-from penstock.text.training import train_tokenizer
+import millstream
+from millstream.errors import FormatError, MissingDataError, UsageError
+from millstream.text.sources import Columns, Source
+from millstream.text.training import train_tokenizer
 from tests.helpers.text_sources import compress, texts_of
 
 CODECS = ["", ".gz", ".zst"]
@@ -412,25 +412,25 @@ def test_what_datasets_note_beside_data_is_not_read(tmp_path):
 def with_ours(tmp_path):
     """Text, and below it all that commands have made of it."""
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    penstock.repack(tmp_path / "a.jsonl", tmp_path / "deep" / "packed", to="jsonl")
+    millstream.repack(tmp_path / "a.jsonl", tmp_path / "deep" / "packed", to="jsonl")
     shutil.copytree(
         tmp_path / "deep" / "packed", tmp_path / "copied", ignore=shutil.ignore_patterns(".*")
     )
-    penstock.tokenize(tmp_path / "a.jsonl", "bytes", tmp_path / "tokens", workers=1)
-    penstock.tokenize(
+    millstream.tokenize(tmp_path / "a.jsonl", "bytes", tmp_path / "tokens", workers=1)
+    millstream.tokenize(
         tmp_path / "a.jsonl",
         "bytes",
         tmp_path / "split",
-        split=penstock.Split(fraction=0.5),
+        split=millstream.Split(fraction=0.5),
         workers=1,
     )
     train_tokenizer(Source(tmp_path / "a.jsonl"), 257, specials=["<s>"], out=tmp_path / "tok")
     return tmp_path
 
 
-def test_what_penstock_wrote_is_not_read_below_its_source(with_ours):
+def test_what_millstream_wrote_is_not_read_below_its_source(with_ours):
     for paths in (with_ours, f"{with_ours}/**", f"{with_ours}/**/*.jsonl*"):
-        with pytest.warns(match=f"skipped Penstock's own output: {with_ours}/") as warned:
+        with pytest.warns(match=f"skipped Millstream's own output: {with_ours}/") as warned:
             assert Source(paths).files == (str(with_ours / "a.jsonl"),)
         assert len(warned) == 1
     with pytest.warns(match="own output") as warned:
@@ -453,7 +453,7 @@ def test_what_repack_wrote_is_read_where_it_is_named(with_ours):
 def test_a_dataset_below_a_directory_does_not_hide_its_text(tmp_path):
     (tmp_path / "web" / "train").mkdir(parents=True)
     (tmp_path / "web" / "a.txt").write_text("one\n")
-    penstock.tokenize(tmp_path / "web" / "a.txt", "bytes", tmp_path / "web" / "train", workers=1)
+    millstream.tokenize(tmp_path / "web" / "a.txt", "bytes", tmp_path / "web" / "train", workers=1)
     with pytest.warns(match="web/train;"):
         assert Source(tmp_path, kind="text").files == (str(tmp_path / "web" / "a.txt"),)
 
@@ -472,7 +472,7 @@ def test_what_is_not_there_or_not_known_is_named(tmp_path, monkeypatch):
     for name in ("a.parquet", "b.jsonl", "c.rst", "d.parquet.gz"):
         (tmp_path / name).touch()
     (tmp_path / "empty").mkdir()
-    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+    with millstream.Writer(tmp_path / "tokens", vocab_size=9) as writer:
         writer.append([1, 2])
     (tmp_path / "dangling.txt").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe.txt")
@@ -539,7 +539,7 @@ def test_identity_changes_with_files_and_options_and_survives_json_and_pickle(tm
 @pytest.mark.process
 def test_importing_sources_imports_nothing_heavy():
     program = (
-        "import sys, penstock.text.sources\n"
+        "import sys, millstream.text.sources\n"
         "assert not {'torch', 'pyarrow', 'rich'} & set(sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

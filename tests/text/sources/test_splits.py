@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.errors import MissingDataError, SplitsError, UsageError
-from penstock.text.repacking import repack
-from penstock.text.sources import Source
+import millstream
+from millstream.cli import main
+from millstream.errors import MissingDataError, SplitsError, UsageError
+from millstream.text.repacking import repack
+from millstream.text.sources import Source
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_files_that_are_named_are_read_as_they_are(corpus):
 
 def test_everything_that_reads_text_refuses_several_splits(corpus, tmp_path, capsys):
     with pytest.raises(SplitsError):
-        penstock.TextLoader("qs", "bytes", 1, 4)
+        millstream.TextLoader("qs", "bytes", 1, 4)
     with pytest.raises(SplitsError):
         repack("qs", "out")
     for command in (
@@ -57,14 +57,16 @@ def test_everything_that_reads_text_refuses_several_splits(corpus, tmp_path, cap
         assert "--split train" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert main(["tokenize", "qs", "--split", "val", "--tokenizer", "bytes", "--out", "out"]) == 0
-    assert penstock.open("out").num_records == len("validation") + 1
+    assert millstream.open("out").num_records == len("validation") + 1
 
 
 def test_val_files_choose_what_is_held_out(corpus, capsys):
     command = ["tokenize", "qs", "--tokenizer", "bytes", "--val-files", "validation*", "--out"]
     assert main([*command, "out"]) == 0
-    assert penstock.open("out", split="train").num_records == len("train") + 1
-    report = penstock.tokenize("qs", "bytes", "again", split=penstock.Split(files="validation*"))
+    assert millstream.open("out", split="train").num_records == len("train") + 1
+    report = millstream.tokenize(
+        "qs", "bytes", "again", split=millstream.Split(files="validation*")
+    )
     assert report.splits["val"][0] == 1
     (corpus / "test.jsonl").write_text('{"text": "test"}\n')
     assert main([*command, "other"]) == 1
@@ -87,10 +89,10 @@ def unfinished(tmp_path):
 
 @pytest.mark.parametrize("pattern", ["", "*", "*.jsonl.zst", "shard_00000.jsonl.zst"])
 def test_a_repack_that_was_killed_is_not_read(unfinished, pattern):
-    with pytest.raises(MissingDataError, match=r"is unfinished.*run penstock repack again"):
+    with pytest.raises(MissingDataError, match=r"is unfinished.*run millstream repack again"):
         Source(unfinished / pattern)
     with pytest.raises(MissingDataError, match="is unfinished"):
-        penstock.TextLoader(unfinished / pattern, "bytes", 1, 4)
+        millstream.TextLoader(unfinished / pattern, "bytes", 1, 4)
 
 
 def test_a_repack_that_was_killed_at_once_is_not_read(unfinished):
@@ -108,7 +110,7 @@ def test_marks_of_a_finished_repack_are_not_data(unfinished):
 
 
 def test_a_source_is_read_though_a_repack_of_it_goes_on_below_it(unfinished):
-    with pytest.warns(match=f"skipped Penstock's own output: {unfinished};"):
+    with pytest.warns(match=f"skipped Millstream's own output: {unfinished};"):
         assert len(Source(unfinished.parent, kind="text").files) == 1
 
 
@@ -124,6 +126,6 @@ def test_tables_as_text_are_to_be_converted(tmp_path, name):
 
 def test_a_misspelt_text_key_of_jsonl_gets_a_hint(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"content": "one"}\n')
-    source = Source(tmp_path / "a.jsonl", columns=penstock.Columns(text="contents"))
-    with pytest.raises(penstock.errors.FormatError, match="did you mean 'content'"):
+    source = Source(tmp_path / "a.jsonl", columns=millstream.Columns(text="contents"))
+    with pytest.raises(millstream.errors.FormatError, match="did you mean 'content'"):
         repack(source, tmp_path / "out")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.sources.zstd_frames import FrameFault, FrameWalker
+from millstream.text.sources.zstd_frames import FrameFault, FrameWalker
 
 pytestmark = pytest.mark.kernels
 

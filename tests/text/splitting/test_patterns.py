@@ -8,11 +8,11 @@ import tiktoken
 import tokenizers
 from hypothesis import example, given, settings
 
-from penstock.text.splitting.character_classes import CLASSES, character_classes
-from penstock.text.splitting.patterns import PATTERNS, find_pattern
-from penstock.text.splitting.pieces import last_certain_end, split
-from penstock.text.tokenizers.fast_tokenizer import FastTokenizer
-from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json
+from millstream.text.splitting.character_classes import CLASSES, character_classes
+from millstream.text.splitting.patterns import PATTERNS, find_pattern
+from millstream.text.splitting.pieces import last_certain_end, split
+from millstream.text.tokenizers.fast_tokenizer import FastTokenizer
+from millstream.text.tokenizers.tokenizer_json import read_tokenizer_json
 from tests.helpers.vocabularies import (
     TEXTS,
     gpt2_json,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.splitting.character_classes import character_classes
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.splitting.pieces import PatternFamily, last_certain_end, pattern_code, split
+from millstream.text.splitting.character_classes import character_classes
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.splitting.pieces import PatternFamily, last_certain_end, pattern_code, split
 
 pytestmark = pytest.mark.kernels
 

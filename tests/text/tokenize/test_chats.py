@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import penstock
-from penstock.errors import FormatError, PenstockError, UsageError
-from penstock.text.chats.loading import renderer_of
-from penstock.text.sources import Columns, Source
-from penstock.verifying import find_problems
+import millstream
+from millstream.errors import FormatError, MillstreamError, UsageError
+from millstream.text.chats.loading import renderer_of
+from millstream.text.sources import Columns, Source
+from millstream.verifying import find_problems
 from tests.helpers.chat_rows import ROWS, WEATHER, odd_json, said, write_rows, write_tokenizer
 from tests.helpers.chat_templates import TEMPLATES
 from tests.helpers.fork_server import start
@@ -27,7 +27,7 @@ from tests.helpers.waiting import num_files, wait_until
 MARKED, PLAIN = TEMPLATES["chatml, marked"], TEMPLATES["chatml"]
 CHATS = [said(f"Question {k}?", f"Answer {k}. " * (k % 7), f"And é{k}?", "ok") for k in range(40)]
 PAIRS = [{"prompt": f"{k}?", "chosen": f"yes {k}", "rejected": f"no {k} " * 3} for k in range(60)]
-OF_PAIRS = penstock.Chat(prompt="prompt", chosen="chosen", rejected="rejected")
+OF_PAIRS = millstream.Chat(prompt="prompt", chosen="chosen", rejected="rejected")
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def model(tmp_path):
 
 
 def tokenize(source, model, out, chat=None, **options):
-    chat = chat or penstock.Chat()
-    return penstock.tokenize(source, model, out, chat=chat, **{"workers": 1} | options)
+    chat = chat or millstream.Chat()
+    return millstream.tokenize(source, model, out, chat=chat, **{"workers": 1} | options)
 
 
 def documents_in(path):
     """The text of every document, and the part of it that is trained on."""
-    data = penstock.open(path)
+    data = millstream.open(path)
     assert not list(find_problems(data))
     found = []
     for k in range(data.num_documents):
@@ -69,7 +69,7 @@ def test_lines_of_json(tmp_path, model, codec):
     path.write_bytes(compress(content, codec))
     report = tokenize(path, model, tmp_path / "out")
     assert documents_in(tmp_path / "out") == EXPECTED
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     trained = sum(int(data.document(k)["loss_mask"].sum()) for k in range(len(CHATS)))
     assert (report.documents, report.trained, report.untrained_documents) == (40, trained, 0)
 
@@ -104,7 +104,7 @@ def test_metadata_columns_are_kept(tmp_path, model):
     path = write_rows(tmp_path / "chats.jsonl", [row | {"id": k} for k, row in enumerate(CHATS)])
     source = Source(path, columns=Columns(metadata=("id",)))
     tokenize(source, model, tmp_path / "out")
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     assert [data.metadata(k, json.loads)[0][2] for k in (0, 39)] == [{"id": 0}, {"id": 39}]
 
 
@@ -119,7 +119,7 @@ def test_names_of_sharegpt(tmp_path, model):
         for row in CHATS
     ]
     path = write_rows(tmp_path / "chats.jsonl", rows)
-    tokenize(path, model, tmp_path / "out", penstock.Chat(messages="conversations"))
+    tokenize(path, model, tmp_path / "out", millstream.Chat(messages="conversations"))
     assert documents_in(tmp_path / "out") == EXPECTED
 
 
@@ -131,7 +131,7 @@ def test_prompts_and_completions(tmp_path, model, as_lists):
             row["prompt"] = said("a", "b", row["prompt"])["messages"]
             row["completion"] = [{"role": "assistant", "content": row["completion"]}]
     path = write_rows(tmp_path / "chats.jsonl", rows)
-    chat = penstock.Chat(prompt="prompt", completion="completion")
+    chat = millstream.Chat(prompt="prompt", completion="completion")
     tokenize(path, model, tmp_path / "out", chat)
     found = documents_in(tmp_path / "out")
     assert [trained for _, trained in found] == ["4<|im_end|>", "[]<|im_end|>"]
@@ -140,7 +140,7 @@ def test_prompts_and_completions(tmp_path, model, as_lists):
 
 def test_texts_without_a_template(tmp_path, model):
     path = write_rows(tmp_path / "chats.jsonl", [{"prompt": "Q: 2+2? A:", "completion": " 4"}])
-    chat = penstock.Chat(prompt="prompt", completion="completion", template="none")
+    chat = millstream.Chat(prompt="prompt", completion="completion", template="none")
     tokenize(path, model, tmp_path / "out", chat, add="both")
     assert documents_in(tmp_path / "out") == [("<s>Q: 2+2? A: 4</s>", " 4</s>")]
 
@@ -149,7 +149,7 @@ def test_a_tokenizer_whose_special_tokens_take_white_space(tmp_path):
     model = write_tokenizer(tmp_path / "model", TEMPLATES["phi 3"], content=odd_json())
     path = write_rows(tmp_path / "chats.jsonl", [said("a", "b")])
     tokenize(path, model, tmp_path / "out")
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     assert (
         data.tokenizer.decode(data.document(0)["token"])
         == "<|user|>a<|end|><|assistant|>b<|end|></s>"
@@ -209,7 +209,7 @@ def test_a_template_that_rewrites_earlier_turns_says_so(tmp_path):
     path = write_rows(tmp_path / "chats.jsonl", [ROWS["thinking in contents"]])
     with pytest.raises(FormatError, match="writes messages 0 to 1 differently if others follow"):
         tokenize(path, model, tmp_path / "out")
-    tokenize(path, model, tmp_path / "out", penstock.Chat(loss_on="all"))
+    tokenize(path, model, tmp_path / "out", millstream.Chat(loss_on="all"))
     ((whole, trained),) = documents_in(tmp_path / "out")
     assert whole == trained
 
@@ -253,7 +253,7 @@ def pairs_in(path):
 def test_pairs_become_neighbours(tmp_path, model, prompt):
     rows, chat = PAIRS, OF_PAIRS
     if not prompt:
-        chat = penstock.Chat(chosen="chosen", rejected="rejected")
+        chat = millstream.Chat(chosen="chosen", rejected="rejected")
         rows = [
             {name: said(row["prompt"], row[name])["messages"] for name in ("chosen", "rejected")}
             for row in PAIRS
@@ -267,7 +267,7 @@ def test_pairs_become_neighbours(tmp_path, model, prompt):
 @pytest.mark.parametrize("shuffle", [None, 3])
 def test_pairs_stay_together_through_splits_and_shuffles(tmp_path, model, split, shuffle):
     path = write_rows(tmp_path / "pairs.jsonl", PAIRS)
-    options = {"split": penstock.Split(**split), "shuffle": shuffle, "task_bytes": 900}
+    options = {"split": millstream.Split(**split), "shuffle": shuffle, "task_bytes": 900}
     tokenize(path, model, tmp_path / "out", OF_PAIRS, **options)
     sides = [pairs_in(tmp_path / "out" / side) for side in ("train", "val")]
     assert sorted(sides[0] + sides[1]) == list(range(60))
@@ -286,11 +286,11 @@ def test_another_template_is_another_plan(tmp_path, model):
     tokenize(path, model, tmp_path / "out")
     tokenize(path, model, tmp_path / "out")
     for changed in (
-        penstock.Chat(template=PLAIN),
-        penstock.Chat(loss_on="last"),
-        penstock.Chat(variables={"x": 1}),
+        millstream.Chat(template=PLAIN),
+        millstream.Chat(loss_on="last"),
+        millstream.Chat(variables={"x": 1}),
     ):
-        with pytest.raises(PenstockError, match=r"out"):
+        with pytest.raises(MillstreamError, match=r"out"):
             tokenize(path, model, tmp_path / "out", changed)
     assert documents_in(tmp_path / "out") == EXPECTED
 
@@ -303,7 +303,7 @@ def contents(directory):
     }
 
 
-OPTIONS = {"split": penstock.Split(fraction=0.2), "shuffle": 1, "task_bytes": 1200, "workers": 2}
+OPTIONS = {"split": millstream.Split(fraction=0.2), "shuffle": 1, "task_bytes": 1200, "workers": 2}
 
 
 def is_time_to_kill(runner, out, num_files_before):
@@ -327,7 +327,7 @@ def test_a_killed_run_is_continued(tmp_path, model):
 
 
 def test_a_renderer_in_another_process_is_the_same(model):
-    renderer = renderer_of(penstock.Chat(), model)
+    renderer = renderer_of(millstream.Chat(), model)
     again = pickle.loads(pickle.dumps(renderer))
     assert [again.render(row) for row in CHATS] == [renderer.render(row) for row in CHATS]
     assert json.dumps(again.identity) == json.dumps(renderer.identity)
@@ -339,7 +339,7 @@ def test_a_renderer_in_another_process_is_the_same(model):
 def test_views_mask_labels_and_keep_conversations_apart(tmp_path, model):
     rows = [said(f"{k}?", "x" * (k + 1)) for k in range(9)]
     tokenize(write_rows(tmp_path / "chats.jsonl", rows), model, tmp_path / "out")
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     expected = []
     for k in range(9):
         tokens, is_trained = (data.document(k)[name].astype(int) for name in ("token", "loss_mask"))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.tokenize.document_records import fill_records_u16, fill_records_u32
+from millstream.text.tokenize.document_records import fill_records_u16, fill_records_u32
 
 pytestmark = pytest.mark.kernels
 

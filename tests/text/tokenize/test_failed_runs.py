@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import penstock
-from penstock.cli import main
-from penstock.errors import DatasetExistsError, FormatError, PenstockError, UsageError
-from penstock.text.repacking import repack
-from penstock.text.sources import Columns, Source
+import millstream
+from millstream.cli import main
+from millstream.errors import DatasetExistsError, FormatError, MillstreamError, UsageError
+from millstream.text.repacking import repack
+from millstream.text.sources import Columns, Source
 from tests.helpers.waiting import wait_until
 
 
 def tokenize(source, out, **options):
-    return penstock.tokenize(source, "bytes", out, **{"workers": 1} | options)
+    return millstream.tokenize(source, "bytes", out, **{"workers": 1} | options)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_plan_whose_run_failed_at_once_is_no_plan(tmp_path, corpus, out, shuff
         file.write("broken\n")
     source = Source(corpus, columns=Columns(text="content"))
     with pytest.raises(FormatError, match="broken JSON"):
-        tokenize(source, out, split=penstock.Split(fraction=0.5), shuffle=shuffle)
+        tokenize(source, out, split=millstream.Split(fraction=0.5), shuffle=shuffle)
     assert not out.parent.exists()
     corpus.write_text('{"content": "one"}')
     source = Source(corpus, columns=Columns(text="content"))
@@ -69,13 +69,14 @@ def test_a_plan_whose_run_failed_at_once_is_no_plan(tmp_path, corpus, out, shuff
 
 
 SLOW = """
-import os, sys, time, penstock
-from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
+import os, sys, time, millstream
+from millstream.text.tokenizers.byte_tokenizer import ByteTokenizer
 class Slow(ByteTokenizer):
     def encode(self, *arguments):
         open(sys.argv[3], "w").close()
         time.sleep(60)
-penstock.tokenize(sys.argv[1], Slow(), sys.argv[2], workers=1, split=penstock.Split(fraction=0.5))
+split = millstream.Split(fraction=0.5)
+millstream.tokenize(sys.argv[1], Slow(), sys.argv[2], workers=1, split=split)
 """
 
 
@@ -93,7 +94,7 @@ def test_a_plan_whose_run_was_killed_at_once_is_replaced_but_not_while_it_runs(t
     process.wait()
     assert list(out.rglob("*.lock"))
     assert tokenize(lines, out).documents == 2
-    assert penstock.open(out).num_documents == 2
+    assert millstream.open(out).num_documents == 2
     assert not [*out.rglob("*.tmp"), *out.rglob("*.lock"), *out.glob("val")]
 
 
@@ -122,15 +123,15 @@ class KilledInWorkers:
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "options", [{}, {"shuffle": 1}, {"shuffle": 1, "split": penstock.Split(fraction=0.5)}]
+    "options", [{}, {"shuffle": 1}, {"shuffle": 1, "split": millstream.Split(fraction=0.5)}]
 )
 def test_killed_workers_leave_nothing_that_stands_in_the_way(tmp_path, out, options):
     corpus = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for path in corpus:
         path.write_text("a line\n" * 30_000 + "kill\n")
     options = options | {"task_bytes": 300_000, "workers": 2}
-    with pytest.raises(PenstockError, match=r"killed by SIGKILL.*; 0 of 2 tasks are done"):
-        penstock.tokenize(corpus, KilledInWorkers(), out, **options)
+    with pytest.raises(MillstreamError, match=r"killed by SIGKILL.*; 0 of 2 tasks are done"):
+        millstream.tokenize(corpus, KilledInWorkers(), out, **options)
     assert tokenize(corpus, out, **options).documents == 60_002
 
 
@@ -154,7 +155,7 @@ def test_a_source_without_documents_is_an_error_unless_allowed(tmp_path, out, na
             make(source, out, shuffle=shuffle)
         assert not out.parent.exists()
     assert tokenize(source, out, shuffle=shuffle, allow_empty=True).tokens == 0
-    assert penstock.open(out).num_records == 0
+    assert millstream.open(out).num_records == 0
     report = repack(source, tmp_path / "repacked", shuffle=shuffle, allow_empty=True)
     assert report.num_documents == 0
 
@@ -165,7 +166,7 @@ def test_an_empty_task_of_a_larger_run_is_no_error(tmp_path, out):
     source = [tmp_path / f"{name}.txt" for name in "abc"]
     for share in range(2):
         tokenize(source, out, task=(share, 2), task_bytes=1)
-    assert penstock.finish(out).documents == 1
+    assert millstream.finish(out).documents == 1
 
 
 def test_shares_of_nothing_are_an_error_when_they_are_finished(tmp_path, out, capsys):
@@ -185,4 +186,4 @@ def test_a_side_without_documents_is_said(tmp_path, out, capsys):
         capsys.readouterr().out
     )
     with pytest.raises(UsageError, match="match all 1 files and leave nothing to train on"):
-        tokenize(tmp_path / "a.txt", tmp_path / "other", split=penstock.Split(files="*.txt"))
+        tokenize(tmp_path / "a.txt", tmp_path / "other", split=millstream.Split(files="*.txt"))

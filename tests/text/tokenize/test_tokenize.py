@@ -19,24 +19,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.cli import main
-from penstock.errors import (
+import millstream
+from millstream.cli import main
+from millstream.errors import (
     DatasetExistsError,
     FormatError,
+    MillstreamError,
     MissingDataError,
-    PenstockError,
     UsageError,
     VerificationError,
 )
-from penstock.text.batch import TextBatch
-from penstock.text.sources import Columns, Source
-from penstock.text.tokenize import executors, shuffle_stage, split, text_pieces, tokenizing
-from penstock.text.tokenize.annotations import to_tokens
-from penstock.text.tokenize.plan import TokenizePlan
-from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
-from penstock.text.tokenizers.loading import load_tokenizer
-from penstock.verifying import find_problems
+from millstream.text.batch import TextBatch
+from millstream.text.sources import Columns, Source
+from millstream.text.tokenize import executors, shuffle_stage, split, text_pieces, tokenizing
+from millstream.text.tokenize.annotations import to_tokens
+from millstream.text.tokenize.plan import TokenizePlan
+from millstream.text.tokenizers.byte_tokenizer import ByteTokenizer
+from millstream.text.tokenizers.loading import load_tokenizer
+from millstream.verifying import find_problems
 from tests.helpers.fork_server import start
 from tests.helpers.vocabularies import gpt2_json, some_text
 from tests.helpers.waiting import num_files, wait_until
@@ -71,7 +71,9 @@ def corpus(tmp_path):
 def tokenize(tmp_path, name="out", **options):
     options = {"workers": 1, "task_bytes": TASK_BYTES} | options
     source = options.pop("source", tmp_path / "corpus")
-    return penstock.tokenize(source, options.pop("tokenizer", "bytes"), tmp_path / name, **options)
+    return millstream.tokenize(
+        source, options.pop("tokenizer", "bytes"), tmp_path / name, **options
+    )
 
 
 def text_of(document):
@@ -79,7 +81,7 @@ def text_of(document):
 
 
 def texts_in(path):
-    data = penstock.open(path)
+    data = millstream.open(path)
     return [text_of(data.document(k)) for k in range(data.num_documents)]
 
 
@@ -129,7 +131,7 @@ def is_alive(pid):
 )
 def test_documents_come_out_as_they_went_in(tmp_path, corpus, add, before, after):
     report = tokenize(tmp_path, add=add)
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     found = [data.document(k).tolist() for k in range(data.num_documents)]
     assert found == [before + list(row["text"].encode()) + after for row in corpus]
     assert report.documents == len(corpus)
@@ -146,7 +148,7 @@ def test_documents_come_out_as_they_went_in(tmp_path, corpus, add, before, after
     assert manifest.split == {}
     assert find_problems(data) == []
     assert sorted(p.name for p in (tmp_path / "out").iterdir() if p.suffix == ".json") == [
-        "penstock.json",
+        "millstream.json",
         "report.json",
     ]
 
@@ -156,7 +158,7 @@ def test_the_fast_engine_gives_the_ids_of_the_reference(tmp_path, corpus):
     (tmp_path / "tok.json").write_text(gpt2_json())
     report = tokenize(tmp_path, tokenizer=tmp_path / "tok.json")
     reference = load_tokenizer(tmp_path / "tok.json", "reference")
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     for number, row in enumerate(corpus):
         text = np.frombuffer(row["text"].encode(), np.uint8)
         ids, _ = reference.encode(text, np.array([0, len(text)]))
@@ -174,7 +176,7 @@ def test_the_bytes_of_a_prepared_dataset_never_change(tmp_path):
     (tmp_path / "corpus" / "c.jsonl").write_text(lines)
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
     tokenize(
-        tmp_path, source=source, split=penstock.Split(fraction=0.1), shuffle=7, task_bytes=1000
+        tmp_path, source=source, split=millstream.Split(fraction=0.1), shuffle=7, task_bytes=1000
     )
     digest = hashlib.sha256()
     for name, content in contents(tmp_path / "out").items():
@@ -188,7 +190,7 @@ def test_millions_of_tiny_documents_and_empty_files(tmp_path):
     (tmp_path / "corpus" / "a.txt").write_bytes(b"x\n" * 1_000_000)
     (tmp_path / "corpus" / "b.txt").write_bytes(b"")
     report = tokenize(tmp_path, task_bytes=1 << 20)
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     assert report.documents == data.num_documents == 1_000_000
     assert data.records(1_999_998, 2_000_000).tolist() == [ord("x"), 256]
 
@@ -197,18 +199,18 @@ def test_nothing_but_empty_files_is_an_empty_dataset_only_if_allowed(tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_bytes(b"")
     with pytest.raises(UsageError, match="no document in 1 file; nothing was written"):
-        tokenize(tmp_path, split=penstock.Split(fraction=0.5), shuffle=1)
+        tokenize(tmp_path, split=millstream.Split(fraction=0.5), shuffle=1)
     assert not (tmp_path / "out").exists()
-    report = tokenize(tmp_path, split=penstock.Split(fraction=0.5), shuffle=1, allow_empty=True)
+    report = tokenize(tmp_path, split=millstream.Split(fraction=0.5), shuffle=1, allow_empty=True)
     assert report.documents == 0
-    assert penstock.open(tmp_path / "out" / "train").num_documents == 0
+    assert millstream.open(tmp_path / "out" / "train").num_documents == 0
 
 
 def test_documents_from_python_are_tokenized_in_this_process(tmp_path):
     documents = [{"text": "one", "n": 1}, {"text": "two", "n": None}]
     source = Source.from_documents(iter(documents), columns=Columns(metadata=("n",)))
     tokenize(tmp_path, source=source, workers=4)
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     assert texts_in(tmp_path / "out") == ["one", "two"]
     assert [data.metadata(k, json.loads)[0][2] for k in range(2)] == [{"n": 1}, {"n": None}]
     with pytest.raises(UsageError, match="only be read by this process"):
@@ -299,8 +301,8 @@ def test_a_long_line_is_one_document_with_the_tokens_of_all_of_it(tmp_path, gpt2
     line = (some_text() * 30).replace("\n", " ")
     (tmp_path / "corpus" / "c.txt").write_text(f"short\n{line}\nshort too\n")
     options = {"tokenizer": tmp_path / "tok.json", "task_bytes": 1 << 30}
-    report = tokenize(tmp_path, **options, split=penstock.Split(fraction=0.5))
-    data = [penstock.open(tmp_path / "out" / side) for side in ("train", "val")]
+    report = tokenize(tmp_path, **options, split=millstream.Split(fraction=0.5))
+    data = [millstream.open(tmp_path / "out" / side) for side in ("train", "val")]
     found = [each.document(k) for each in data for k in range(each.num_documents)]
     text = np.frombuffer(line.encode(), np.uint8)
     assert len(text) > 3 * split.PREFIX_BYTES
@@ -325,7 +327,7 @@ def test_a_text_that_cannot_be_cut_is_a_bad_row(tmp_path, monkeypatch):
     report = tokenize(tmp_path, source=lenient, **options)
     assert (report.documents, report.skipped) == (2, 1)
     assert "no place to cut" in report.places[0]
-    assert penstock.open(tmp_path / "out").num_documents == 2
+    assert millstream.open(tmp_path / "out").num_documents == 2
 
 
 # Metadata
@@ -386,7 +388,7 @@ def test_metadata_and_spans_come_back(tmp_path, add, metadata):
     (tmp_path / "corpus" / "c.jsonl").write_text(lines)
     columns = Columns(metadata=metadata, spans="spans")
     report = tokenize(tmp_path, source=Source(tmp_path / "corpus", columns=columns), add=add)
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     found = [data.metadata(k, json.loads) for k in range(3)]
     shift = int(add == "both")
     a = {"id": "a"} if metadata else {}
@@ -413,7 +415,7 @@ def test_spans_of_tokens_are_taken_as_they_are(tmp_path):
     (tmp_path / "corpus" / "c.jsonl").write_text(json.dumps(row))
     source = Source(tmp_path / "corpus", columns=Columns(spans="spans"))
     tokenize(tmp_path, source=source, add="bos", span_unit="tokens")
-    assert penstock.open(tmp_path / "out").metadata(0) == [(2, 6, b'{"span":"x"}')]
+    assert millstream.open(tmp_path / "out").metadata(0) == [(2, 6, b'{"span":"x"}')]
 
 
 @pytest.mark.parametrize(
@@ -468,7 +470,7 @@ def test_documents_that_a_tokenizer_refuses_are_bad_rows(tmp_path):
     report = tokenize(tmp_path, "skipped", source=source, **options)
     assert (report.documents, report.skipped) == (2, 1)
     assert reason in report.places[0]
-    data = penstock.open(tmp_path / "skipped")
+    data = millstream.open(tmp_path / "skipped")
     assert [data.metadata(k, json.loads)[0][2]["id"] for k in range(2)] == ["one", "two"]
 
 
@@ -491,18 +493,18 @@ def test_bad_rows_are_refused_or_skipped_and_located(tmp_path):
 @pytest.mark.slow
 def test_a_fraction_is_stable_when_data_are_added(tmp_path):
     rows = write_corpus(tmp_path / "corpus", files=2)
-    report = tokenize(tmp_path, "small", split=penstock.Split(fraction=0.3))
+    report = tokenize(tmp_path, "small", split=millstream.Split(fraction=0.3))
     sides = {side: texts_in(tmp_path / "small" / side) for side in ("train", "val")}
     assert report.splits["val"][0] == len(sides["val"])
     assert sorted(sides["train"] + sides["val"]) == sorted(row["text"] for row in rows)
     assert not set(sides["train"]) & set(sides["val"]), "equal texts go to one side"
     assert 0.15 < len(sides["val"]) / len(rows) < 0.45
     write_corpus(tmp_path / "corpus", files=4)
-    tokenize(tmp_path, "large", split=penstock.Split(fraction=0.3))
+    tokenize(tmp_path, "large", split=millstream.Split(fraction=0.3))
     for side in ("train", "val"):
         larger = collections.Counter(texts_in(tmp_path / "large" / side))
         assert collections.Counter(sides[side]) <= larger
-    manifest = penstock.open(tmp_path / "large" / "val").manifests[0]
+    manifest = millstream.open(tmp_path / "large" / "val").manifests[0]
     assert manifest.split == {"name": "val", "rule": "0.3 of documents by xxh3 of text"}
 
 
@@ -516,7 +518,7 @@ def test_a_count_is_exact_and_equal_texts_stay_together(tmp_path):
     sizes = set()
     for count in range(1, 149, 7):
         name = f"out{count}"
-        report = tokenize(tmp_path, name, split=penstock.Split(count=count), task_bytes=300)
+        report = tokenize(tmp_path, name, split=millstream.Split(count=count), task_bytes=300)
         val = texts_in(tmp_path / name / "val")
         sizes.add(val.count("twin"))
         assert len(val) == count or (count - 50 < len(val) < count and "twin" not in val)
@@ -525,14 +527,14 @@ def test_a_count_is_exact_and_equal_texts_stay_together(tmp_path):
     with pytest.raises(
         UsageError, match="count=150 documents for validation, but there are only 150"
     ):
-        tokenize(tmp_path, "all", split=penstock.Split(count=150))
+        tokenize(tmp_path, "all", split=millstream.Split(count=150))
     tokenize(
-        tmp_path, "all", split=penstock.Split(count=2)
+        tmp_path, "all", split=millstream.Split(count=2)
     )  # nothing is in the way of a better one
 
 
 def test_files_that_match_a_pattern_are_for_validation(tmp_path, corpus):
-    tokenize(tmp_path, split=penstock.Split(files=["*/c2.*", "c3.jsonl"]), task_bytes=1 << 20)
+    tokenize(tmp_path, split=millstream.Split(files=["*/c2.*", "c3.jsonl"]), task_bytes=1 << 20)
     expected = [row["text"] for row in corpus if row["id"][0] in "23"]
     assert texts_in(tmp_path / "out" / "val") == expected
     assert texts_in(tmp_path / "out" / "train") == [
@@ -544,7 +546,7 @@ def test_paths_of_files_for_validation_are_relative_to_where_the_user_is(
     tmp_path, corpus, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    tokenize(tmp_path, split=penstock.Split(files="corpus/c2.*"), task_bytes=1 << 20)
+    tokenize(tmp_path, split=millstream.Split(files="corpus/c2.*"), task_bytes=1 << 20)
     expected = [row["text"] for row in corpus if row["id"][0] == "2"]
     assert texts_in(tmp_path / "out" / "val") == expected
 
@@ -555,7 +557,7 @@ def test_an_id_decides_as_well_as_the_text(tmp_path):
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "corpus" / "c.jsonl").write_text(lines)
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
-    tokenize(tmp_path, source=source, split=penstock.Split(fraction=0.3, by="id"))
+    tokenize(tmp_path, source=source, split=millstream.Split(fraction=0.3, by="id"))
     sides = [{int(t) // 10 for t in texts_in(tmp_path / "out" / s)} for s in ("train", "val")]
     assert sides[0] | sides[1] == set(range(40))
     assert not sides[0] & sides[1]
@@ -563,7 +565,7 @@ def test_an_id_decides_as_well_as_the_text(tmp_path):
     (tmp_path / "corpus" / "c.jsonl").write_text('{"text": "x"}\n{"text": "y", "id": 1}\n')
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
     with pytest.raises(FormatError, match="line 1: has no 'id' to split by"):
-        tokenize(tmp_path, "none", source=source, split=penstock.Split(fraction=0.3, by="id"))
+        tokenize(tmp_path, "none", source=source, split=millstream.Split(fraction=0.3, by="id"))
 
 
 # Shuffles
@@ -580,7 +582,7 @@ def test_a_shuffle_is_a_permutation_with_metadata_that_follows_the_seed(
     found = {}
     for seed in (1, 2):
         tokenize(tmp_path, f"out{seed}", source=source, shuffle=seed)
-        data = penstock.open(tmp_path / f"out{seed}")
+        data = millstream.open(tmp_path / f"out{seed}")
         assert find_problems(data) == []
         assert len(data.shards) > 1
         found[seed] = [
@@ -600,7 +602,7 @@ def test_a_shuffle_is_a_permutation_with_metadata_that_follows_the_seed(
 # Who runs the tasks
 
 
-OPTIONS = {"split": penstock.Split(fraction=0.2), "shuffle": 5}
+OPTIONS = {"split": millstream.Split(fraction=0.2), "shuffle": 5}
 
 
 @pytest.fixture
@@ -628,9 +630,9 @@ def test_a_process_with_threads_starts_its_workers_anew(tmp_path, undisturbed):
 def test_workers_that_cannot_import_the_main_module_say_so(tmp_path, corpus, way):
     (tmp_path / "tok.json").write_text(gpt2_json())
     program = (
-        "import threading, penstock\n"
+        "import threading, millstream\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-        f"penstock.tokenize({str(tmp_path / 'corpus')!r}, {str(tmp_path / 'tok.json')!r},\n"
+        f"millstream.tokenize({str(tmp_path / 'corpus')!r}, {str(tmp_path / 'tok.json')!r},\n"
         f"    {str(tmp_path / 'out')!r}, workers=2, task_bytes={TASK_BYTES})\n"
     )
     (tmp_path / "main.py").write_text(program)
@@ -648,25 +650,25 @@ def test_shares_in_any_order_make_the_same_dataset(tmp_path, undisturbed, order)
     out = tmp_path / "out"
     for index in order:
         with pytest.raises(MissingDataError, match=r"no such file|tasks have not been run"):
-            penstock.finish(out) if out.exists() else penstock.open(out)
+            millstream.finish(out) if out.exists() else millstream.open(out)
         assert tokenize(tmp_path, task=(index, 3), **OPTIONS) is None
         with pytest.raises(MissingDataError, match=r"is unfinished \(.*plan.json exists\)"):
-            penstock.open(out)
+            millstream.open(out)
         tokenize(tmp_path, task=(index, 3), **OPTIONS)
-    report = penstock.finish(out)
+    report = millstream.finish(out)
     assert report.resumed == report.tasks
     assert contents(out) == undisturbed
 
 
 def test_the_parts_of_a_plan_are_not_joined_without_it(tmp_path, corpus):
-    tokenize(tmp_path, task=(0, 2), split=penstock.Split(fraction=0.2))
+    tokenize(tmp_path, task=(0, 2), split=millstream.Split(fraction=0.2))
     for side in ("train", "val"):
         with pytest.raises(
-            UsageError, match=r"belongs to a tokenize job; use penstock finish .*out"
+            UsageError, match=r"belongs to a tokenize job; use millstream finish .*out"
         ):
-            penstock.finish(tmp_path / "out" / side)
-        with pytest.raises(MissingDataError, match="run the same penstock tokenize again"):
-            penstock.open(tmp_path / "out" / side)
+            millstream.finish(tmp_path / "out" / side)
+        with pytest.raises(MissingDataError, match="run the same millstream tokenize again"):
+            millstream.open(tmp_path / "out" / side)
 
 
 @pytest.mark.slow
@@ -674,10 +676,10 @@ def test_a_task_whose_counts_are_lost_is_counted_again(tmp_path, undisturbed):
     tokenize(tmp_path, task=(0, 1), **OPTIONS)
     (tmp_path / "out" / "tasks" / "00003.tokenize.json").unlink()
     with pytest.raises(MissingDataError, match=r"1 of .* tasks have not been run: 3;"):
-        penstock.finish(tmp_path / "out")
+        millstream.finish(tmp_path / "out")
     report = tokenize(tmp_path, **OPTIONS)
     assert contents(tmp_path / "out") == undisturbed
-    first = penstock.TokenizeReport.load(tmp_path / "undisturbed" / "report.json")
+    first = millstream.TokenizeReport.load(tmp_path / "undisturbed" / "report.json")
     assert (report.documents, report.splits) == (first.documents, first.splits)
 
 
@@ -713,7 +715,7 @@ def test_whatever_is_killed_is_run_again(tmp_path, undisturbed, victim):
         if (out / "plan.json").exists():
             for side in ("", "train", "val"):
                 with pytest.raises(MissingDataError):
-                    penstock.open(out / side)
+                    millstream.open(out / side)
         elif (out / "report.json").exists():
             break
     if (out / "plan.json").exists() or not (out / "report.json").exists():
@@ -740,7 +742,7 @@ def failing(tmp_path, message, **options):
     """Tokenize, and leave the error's text where the test finds it."""
     try:
         tokenize(tmp_path, **options)
-    except (PenstockError, OSError) as error:
+    except (MillstreamError, OSError) as error:
         message.write_text(f"{type(error).__name__}: {error}")
 
 
@@ -753,7 +755,7 @@ def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path):
     runner.join(30)
     message = (tmp_path / "message").read_text()
     assert "killed by SIGKILL, perhaps because memory ran out; " in message
-    assert message.startswith("PenstockError: task ")
+    assert message.startswith("MillstreamError: task ")
     assert ".jsonl" in message
 
 
@@ -800,10 +802,10 @@ def test_ray_runs_the_same_tasks(tmp_path, corpus):
     (tmp_path / "tok.json").write_text(gpt2_json())
     tokenize(tmp_path, "undisturbed", tokenizer=tmp_path / "tok.json", **OPTIONS)
     program = (
-        "import sys, penstock\n"
-        "penstock.tokenize(*sys.argv[1:4], executor='ray', workers=2,\n"
+        "import sys, millstream\n"
+        "millstream.tokenize(*sys.argv[1:4], executor='ray', workers=2,\n"
         "                  task_bytes=int(sys.argv[4]), shuffle=5,\n"
-        "                  split=penstock.Split(fraction=0.2))\n"
+        "                  split=millstream.Split(fraction=0.2))\n"
     )
     paths = [str(tmp_path / name) for name in ("corpus", "tok.json", "out")]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -828,7 +830,7 @@ def test_a_full_disk_is_an_error_and_what_is_finished_stays(tmp_path, small_disk
     assert not list(small_disk.rglob("*.tmp"))
     assert list(small_disk.glob("out/*.part.json"))
     with pytest.raises(MissingDataError, match="is unfinished"):
-        penstock.open(small_disk / "out")
+        millstream.open(small_disk / "out")
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     report = tokenize(tmp_path, "disk/out")
     assert report.resumed > 0
@@ -862,7 +864,7 @@ def test_another_plan_is_refused_with_what_differs(tmp_path, corpus):
     with pytest.raises(DatasetExistsError, match="shuffle is None there, 3 here"):
         tokenize(tmp_path, shuffle=3)
     with pytest.raises(DatasetExistsError, match=r"split is 'none' there, '0.5 of documents"):
-        tokenize(tmp_path, split=penstock.Split(fraction=0.5))
+        tokenize(tmp_path, split=millstream.Split(fraction=0.5))
     with pytest.raises(DatasetExistsError, match=r"columns is .* there, .*'id'.* here"):
         tokenize(tmp_path, source=Source(tmp_path / "corpus", columns=Columns(metadata=("id",))))
     (tmp_path / "corpus" / "c1.jsonl").write_text('{"text": "x"}')
@@ -900,11 +902,11 @@ def test_a_run_that_skips_bad_rows_does_not_go_on_refusing_them(tmp_path, corpus
 
 @pytest.mark.slow
 def test_what_is_finished_is_not_made_again(tmp_path, corpus):
-    report = tokenize(tmp_path, split=penstock.Split(fraction=0.3))
+    report = tokenize(tmp_path, split=millstream.Split(fraction=0.3))
     before = contents(tmp_path / "out")
-    assert tokenize(tmp_path, split=penstock.Split(fraction=0.3)) == report
-    assert tokenize(tmp_path, split=penstock.Split(fraction=0.3), task=(1, 4)) is None
-    assert penstock.finish(tmp_path / "out") == report
+    assert tokenize(tmp_path, split=millstream.Split(fraction=0.3)) == report
+    assert tokenize(tmp_path, split=millstream.Split(fraction=0.3), task=(1, 4)) is None
+    assert millstream.finish(tmp_path / "out") == report
     assert contents(tmp_path / "out") == before
     other = Source.from_documents(["other"])
     tokenize(tmp_path, "from-python", source=Source.from_documents(["one"]))
@@ -929,7 +931,7 @@ def test_what_is_there_is_not_touched(tmp_path, corpus):
 def test_a_plan_of_somebody_else_is_no_plan(tmp_path, corpus):
     tokenize(tmp_path)
     (tmp_path / "out" / "plan.json").write_text('{"format": "a building"}')
-    assert penstock.open(tmp_path / "out").num_documents == len(corpus)
+    assert millstream.open(tmp_path / "out").num_documents == len(corpus)
 
 
 class Wrong:
@@ -994,7 +996,7 @@ def test_a_tokenizer_whose_ids_do_not_fit_is_refused(tmp_path, corpus):
 def test_without_the_reference_engine_it_says_what_to_install(tmp_path, corpus, monkeypatch):
     (tmp_path / "tok.json").write_text(gpt2_json())
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    needed = r"pip install 'penstock\[text\]', .*check=False \(--no-check\)"
+    needed = r"pip install 'millstream\[text\]', .*check=False \(--no-check\)"
     with pytest.raises(UsageError, match=needed):
         tokenize(tmp_path, tokenizer=tmp_path / "tok.json")
     assert tokenize(tmp_path, tokenizer=tmp_path / "tok.json", check=False).checked_bytes == 0
@@ -1016,7 +1018,7 @@ def test_splits_that_cannot_work_are_refused_before_anything_is_written(
     tmp_path, corpus, split, message
 ):
     with pytest.raises(UsageError, match=message):
-        tokenize(tmp_path, split=penstock.Split(**split))
+        tokenize(tmp_path, split=millstream.Split(**split))
     assert not (tmp_path / "out").exists()
 
 
@@ -1067,7 +1069,7 @@ def test_a_plan_keeps_its_identity_by_which_finished_datasets_are_known(split, i
         source={"files": [{"path": "/a", "size": 3}], "bad_rows": "refuse"},
         add="eos",
         shuffle=7,
-        split=split and penstock.Split(**split),
+        split=split and millstream.Split(**split),
         with_metadata=True,
         span_unit="chars",
         shard_bytes=100,
@@ -1085,11 +1087,11 @@ def test_the_command_reports_and_says_how_to_go_on(tmp_path, corpus, capsys):
     common = ["tokenize", source, "--tokenizer", "bytes", "--out", out, "--workers", "1"]
     common += ["--metadata", "id", "--split-by", "id", "--val-count", "7"]
     assert main([*common, "--task", "1/2", "--task-bytes", "2000"]) == 0
-    assert "share 1 of 2 is done; when all are: penstock finish" in capsys.readouterr().out
+    assert "share 1 of 2 is done; when all are: millstream finish" in capsys.readouterr().out
     assert main(["finish", out]) == 1
     assert "tasks have not been run: 0, 2, 4" in capsys.readouterr().err
     assert main(["inspect", out]) == 1
-    assert "run the same penstock tokenize again" in capsys.readouterr().err
+    assert "run the same millstream tokenize again" in capsys.readouterr().err
     assert main([*common, "--task", "0/2", "--task-bytes", "2000"]) == 0
     assert main(["finish", out, "--workers", "1"]) == 0
     printed = capsys.readouterr().out
@@ -1106,18 +1108,18 @@ def test_the_command_reports_and_says_how_to_go_on(tmp_path, corpus, capsys):
 
 def test_finish_joins_the_parts_of_writers_too(tmp_path, capsys):
     for part in range(2):
-        with penstock.Writer(tmp_path, vocab_size=9, part=part) as writer:
+        with millstream.Writer(tmp_path, vocab_size=9, part=part) as writer:
             writer.append([part])
     assert main(["finish", str(tmp_path)]) == 0
     assert "the parts are joined" in capsys.readouterr().out
-    assert penstock.open(tmp_path).num_records == 2
+    assert millstream.open(tmp_path).num_records == 2
 
 
 @pytest.mark.parametrize("split", [0.1, "val"])
 def test_a_split_of_another_type_says_how_to_make_one(tmp_path, split):
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    with pytest.raises(UsageError, match=r"as in penstock\.Split\(fraction=0\.01\)"):
-        penstock.tokenize(tmp_path / "a.txt", "bytes", tmp_path / "out", split=split)
+    with pytest.raises(UsageError, match=r"as in millstream\.Split\(fraction=0\.01\)"):
+        millstream.tokenize(tmp_path / "a.txt", "bytes", tmp_path / "out", split=split)
 
 
 def test_a_job_that_was_killed_when_it_removed_its_parts_is_finished_by_the_next_run(
@@ -1136,8 +1138,8 @@ def test_a_job_that_was_killed_when_it_removed_its_parts_is_finished_by_the_next
     assert list((tmp_path / "out").glob("*.part.json"))
     tokenize(tmp_path)
     assert not list((tmp_path / "out").glob("*.part.json"))
-    penstock.copy(tmp_path / "out", tmp_path / "copy")
-    assert penstock.open(tmp_path / "copy").num_documents == len(corpus)
+    millstream.copy(tmp_path / "out", tmp_path / "copy")
+    assert millstream.open(tmp_path / "copy").num_documents == len(corpus)
 
 
 class OneIfInterruptsAreBlocked:
@@ -1155,6 +1157,6 @@ class OneIfInterruptsAreBlocked:
 def test_workers_do_not_get_interrupts_while_they_start(tmp_path, corpus):
     """They would print tracebacks of what they were importing."""
     tokenize(tmp_path, tokenizer=OneIfInterruptsAreBlocked(), workers=2, check=False)
-    data = penstock.open(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     found = [data.document(k).tolist() for k in range(data.num_documents)]
     assert found == [[2, 1]] * len(corpus)

@@ -14,10 +14,10 @@ import pytest
 import tiktoken
 import tokenizers
 
-import penstock
-from penstock.errors import FormatError, UsageError
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.adapter import adapt
+import millstream
+from millstream.errors import FormatError, UsageError
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.tokenizers.adapter import adapt
 from tests.helpers.vocabularies import gpt2_json, some_text, trained_ranks
 
 TEXTS = [
@@ -130,7 +130,7 @@ def test_a_tokenizer_of_hugging_face_is_that_of_its_file(tmp_path):
     )
     tokenizer.post_processor = template
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    adapted, loaded = adapt(tokenizer), penstock.load_tokenizer(tmp_path)
+    adapted, loaded = adapt(tokenizer), millstream.load_tokenizer(tmp_path)
     assert (adapted.engine, adapted.bos_id, adapted.eos_id) == ("fast", None, 50256)
     assert adapted.fingerprint == loaded.fingerprint
     texts = [*TEXTS[:3], "long " * 5000]
@@ -181,8 +181,8 @@ def test_a_tokenizer_that_is_asked_can_be_sent_to_another_process():
     assert ids_of(copy, ["abc"]) == ids_of(adapt(OfTransformers(str.upper)), ["abc"])
 
 
-def test_penstocks_own_tokenizer_stays_as_it_is():
-    own = penstock.load_tokenizer("bytes")
+def test_millstreams_own_tokenizer_stays_as_it_is():
+    own = millstream.load_tokenizer("bytes")
     assert adapt(own) is own
 
 

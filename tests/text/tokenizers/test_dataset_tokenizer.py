@@ -13,11 +13,11 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock
-from penstock.errors import FormatError, UsageError
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.adapter import adapt
-from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
+import millstream
+from millstream.errors import FormatError, UsageError
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.tokenizers.adapter import adapt
+from millstream.text.tokenizers.tokenizer_json import to_tokenizer_json
 from tests.helpers.vocabularies import some_text, trained_ranks
 
 TEXTS = ["Straße, 日本語 and 😀.", "", "a <|endoftext|> b\r\n\tc", some_text()[:3000]]
@@ -68,7 +68,7 @@ def loaded(made_of, kind):
     given = made_of[kind]
     if kind not in LOADED:
         is_object = hasattr(given, "encode_ordinary") or hasattr(given, "to_str")
-        LOADED[kind] = adapt(given) if is_object else penstock.load_tokenizer(given)
+        LOADED[kind] = adapt(given) if is_object else millstream.load_tokenizer(given)
     return LOADED[kind]
 
 
@@ -79,14 +79,14 @@ def encode(tokenizer, texts):
 
 
 def tokenize(tmp_path, tokenizer, name="out", **options):
-    source = penstock.Source.from_documents(TEXTS)
-    penstock.tokenize(source, tokenizer, tmp_path / name, add="none", workers=1, **options)
+    source = millstream.Source.from_documents(TEXTS)
+    millstream.tokenize(source, tokenizer, tmp_path / name, add="none", workers=1, **options)
     return tmp_path / name
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_dataset_knows_its_tokenizer(tmp_path, made_of, kind):
-    data = penstock.open(tokenize(tmp_path, made_of[kind]))
+    data = millstream.open(tokenize(tmp_path, made_of[kind]))
     stored = data.tokenizer
     assert stored is not None
     assert stored.fingerprint == data.manifests[0].tokenizer["fingerprint"]
@@ -97,8 +97,8 @@ def test_a_dataset_knows_its_tokenizer(tmp_path, made_of, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_stored_is_stored_again_alike(tmp_path, made_of, kind):
-    stored = penstock.open(tokenize(tmp_path, made_of[kind])).tokenizer
-    again = penstock.open(tokenize(tmp_path, stored, "again"))
+    stored = millstream.open(tokenize(tmp_path, made_of[kind])).tokenizer
+    again = millstream.open(tokenize(tmp_path, stored, "again"))
     names = [path.name for path in (tmp_path / "out").glob("tokenizer*")]
     for name in names:
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
@@ -107,24 +107,24 @@ def test_what_is_stored_is_stored_again_alike(tmp_path, made_of, kind):
 
 
 def test_each_side_of_a_split_stands_alone(tmp_path, made_of):
-    out = tokenize(tmp_path, made_of["json"], split=penstock.Split(count=1), shuffle=0)
+    out = tokenize(tmp_path, made_of["json"], split=millstream.Split(count=1), shuffle=0)
     assert not list(out.glob("tokenizer*"))
     for side in ("train", "val"):
         copied = shutil.copytree(out / side, tmp_path / "elsewhere" / side)
-        assert penstock.open(copied).tokenizer.vocab_size == 1301
-    assert penstock.open([out / "train", out / "val"]).tokenizer is not None
+        assert millstream.open(copied).tokenizer.vocab_size == 1301
+    assert millstream.open([out / "train", out / "val"]).tokenizer is not None
 
 
 def test_the_directory_is_a_tokenizer_for_others_too(tmp_path, made_of):
     out = tokenize(tmp_path, made_of["json"])
     ids = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json")).encode("the café").ids
-    assert penstock.load_tokenizer(out).decode(ids) == "the café"
+    assert millstream.load_tokenizer(out).decode(ids) == "the café"
 
 
 def test_shares_and_finish_keep_it(tmp_path, made_of):
     (tmp_path / "text.txt").write_text("one\ntwo\nthree")
     for index in range(2):
-        penstock.tokenize(
+        millstream.tokenize(
             tmp_path / "text.txt",
             made_of["json"],
             tmp_path / "out",
@@ -132,8 +132,8 @@ def test_shares_and_finish_keep_it(tmp_path, made_of):
             task_bytes=4,
             workers=1,
         )
-    penstock.finish(tmp_path / "out")
-    data = penstock.open(tmp_path / "out")
+    millstream.finish(tmp_path / "out")
+    data = millstream.open(tmp_path / "out")
     assert data.tokenizer.decode(data.document(2)) == "three<|endoftext|>"
     assert not (tmp_path / "out" / "tasks").exists()
 
@@ -147,7 +147,7 @@ def test_a_run_killed_before_its_plan_leaves_no_tokenizer_to_the_next(tmp_path, 
         "tokenizer.tiktoken",
         "tokenizer_config.json",
     ]
-    assert penstock.open(out).tokenizer is not None
+    assert millstream.open(out).tokenizer is not None
 
 
 def test_a_tokenizer_that_only_python_has_is_noted_by_name(tmp_path):
@@ -157,7 +157,7 @@ def test_a_tokenizer_that_only_python_has_is_noted_by_name(tmp_path):
 
     out = tokenize(tmp_path, Lengths())
     assert not list(out.glob("tokenizer*"))
-    data = penstock.open(out)
+    data = millstream.open(out)
     assert data.tokenizer is None
     assert data.manifests[0].tokenizer["name"] == "Lengths"
 
@@ -168,7 +168,7 @@ def test_another_tokenizer_in_its_place_is_refused(tmp_path, made_of):
     vocab = stored["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     (out / "tokenizer.json").write_text(json.dumps(stored))
-    data = penstock.open(out)
+    data = millstream.open(out)
     with pytest.raises(FormatError, match="not the tokenizer of this dataset"):
         _ = data.tokenizer
 
@@ -177,33 +177,33 @@ def test_datasets_without_one_work_as_before(tmp_path, made_of):
     out = tokenize(tmp_path, made_of["json"])
     for file in out.glob("tokenizer*"):
         file.unlink()
-    assert penstock.open(out).tokenizer is None
-    with penstock.Writer(tmp_path / "written", vocab_size=300) as writer:
+    assert millstream.open(out).tokenizer is None
+    with millstream.Writer(tmp_path / "written", vocab_size=300) as writer:
         writer.append([1, 2])
-    assert penstock.open(tmp_path / "written").tokenizer is None
+    assert millstream.open(tmp_path / "written").tokenizer is None
     copy = shutil.copytree(tmp_path / "written", tmp_path / "copy")
-    assert penstock.open([tmp_path / "written", copy]).tokenizer is None
+    assert millstream.open([tmp_path / "written", copy]).tokenizer is None
 
 
 def test_a_tokenizer_that_is_no_regular_file_is_refused_at_once(tmp_path, made_of):
     os.mkfifo(tmp_path / "tokenizer.json")
     with pytest.raises(FormatError, match="not a regular file"):
-        penstock.load_tokenizer(tmp_path)
+        millstream.load_tokenizer(tmp_path)
     with pytest.raises(FormatError, match="not a regular file"):
-        penstock.load_tokenizer(tmp_path / "tokenizer.json")
+        millstream.load_tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_converting_takes_it_along(tmp_path, made_of):
     out = tokenize(tmp_path, made_of["json"])
-    penstock.convert(penstock.open(out), tmp_path / "copy", to="penstock")
-    assert penstock.open(tmp_path / "copy").tokenizer.vocab_size == 1301
+    millstream.convert(millstream.open(out), tmp_path / "copy", to="millstream")
+    assert millstream.open(tmp_path / "copy").tokenizer.vocab_size == 1301
 
 
 @pytest.mark.process
 def test_opening_does_not_read_it(tmp_path, made_of):
     out = tokenize(tmp_path, made_of["json"])
     code = (
-        "import sys, penstock; penstock.open(sys.argv[1]).num_records\n"
+        "import sys, millstream; millstream.open(sys.argv[1]).num_records\n"
         "print([name for name in sys.modules if 'tokenizers' in name])"
     )
     assert subprocess.check_output([sys.executable, "-c", code, out], text=True) == "[]\n"
@@ -221,7 +221,7 @@ def test_ids_become_the_text_they_came_from(made_of, kind, text):
 
 
 def test_half_a_character_and_special_tokens_are_shown():
-    tokenizer = penstock.load_tokenizer("bytes")
+    tokenizer = millstream.load_tokenizer("bytes")
     assert tokenizer.decode([*"é".encode()[:1], 256]) == "\ufffd<|endoftext|>"
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import FormatError
-from penstock.text.splitting.character_classes import character_classes
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.splitting.pieces import split
-from penstock.text.tokenizers.encoding import Encoder, max_ids
-from penstock.text.tokenizers.token_pieces import TokenPieces
+from millstream.errors import FormatError
+from millstream.text.splitting.character_classes import character_classes
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.splitting.pieces import split
+from millstream.text.tokenizers.encoding import Encoder, max_ids
+from millstream.text.tokenizers.token_pieces import TokenPieces
 from tests.helpers.merge_tables import BYTES, merged, tables_of
 
 pytestmark = pytest.mark.kernels

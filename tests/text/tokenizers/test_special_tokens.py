@@ -6,13 +6,13 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.text.sources.batch_builder import concatenate
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
-from penstock.text.tokenizers.fast_tokenizer import FastTokenizer
-from penstock.text.tokenizers.special_tokens import SpecialTokens, join_runs, trained_tokens
-from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
+from millstream.errors import UsageError
+from millstream.text.sources.batch_builder import concatenate
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.tokenizers.byte_tokenizer import ByteTokenizer
+from millstream.text.tokenizers.fast_tokenizer import FastTokenizer
+from millstream.text.tokenizers.special_tokens import SpecialTokens, join_runs, trained_tokens
+from millstream.text.tokenizers.tokenizer_json import to_tokenizer_json
 from tests.helpers.vocabularies import vocabulary
 
 pytestmark = pytest.mark.kernels

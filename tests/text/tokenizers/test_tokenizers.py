@@ -13,13 +13,13 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.fast_tokenizer import FastTokenizer
-from penstock.text.tokenizers.library_engines import HuggingFaceTokenizer, TiktokenTokenizer
-from penstock.text.tokenizers.loading import load_tokenizer
-from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
-from penstock.text.tokenizers.vocabulary import Vocabulary
+from millstream.errors import FormatError, MissingDataError, UsageError
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.tokenizers.fast_tokenizer import FastTokenizer
+from millstream.text.tokenizers.library_engines import HuggingFaceTokenizer, TiktokenTokenizer
+from millstream.text.tokenizers.loading import load_tokenizer
+from millstream.text.tokenizers.tokenizer_json import to_tokenizer_json
+from millstream.text.tokenizers.vocabulary import Vocabulary
 from tests.helpers.vocabularies import (
     TEXTS,
     gpt2_json,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.splitting.character_classes import character_classes
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.splitting.pieces import split
-from penstock.text.training.merge_learner import MergeLearner
-from penstock.text.training.word_table import WordTable
+from millstream.text.splitting.character_classes import character_classes
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.splitting.pieces import split
+from millstream.text.training.merge_learner import MergeLearner
+from millstream.text.training.word_table import WordTable
 
 pytestmark = pytest.mark.kernels
 

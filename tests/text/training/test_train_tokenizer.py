@@ -23,20 +23,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken.load import load_tiktoken_bpe
 
-from penstock.cli import main
-from penstock.errors import DatasetExistsError, UsageError
-from penstock.text.batch import TextBatch
-from penstock.text.sources import Source
-from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json, to_tokenizer_json
-from penstock.text.tokenizers.vocabulary import (
+from millstream.cli import main
+from millstream.errors import DatasetExistsError, UsageError
+from millstream.text.batch import TextBatch
+from millstream.text.sources import Source
+from millstream.text.splitting.patterns import PATTERNS
+from millstream.text.tokenizers.tokenizer_json import read_tokenizer_json, to_tokenizer_json
+from millstream.text.tokenizers.vocabulary import (
     Vocabulary,
     read_tiktoken,
     to_tiktoken,
 )
-from penstock.text.tokenizers.vocabulary_merges import merges_of
-from penstock.text.training import SPECIALS, train_tokenizer
-from penstock.text.training.word_counting import count_words
+from millstream.text.tokenizers.vocabulary_merges import merges_of
+from millstream.text.training import SPECIALS, train_tokenizer
+from millstream.text.training.word_counting import count_words
 
 NANOCHAT = PATTERNS["nanochat"].regex
 FOREIGN = """\
@@ -144,7 +144,7 @@ def stored(tmp_path_factory):
     tmp = tmp_path_factory.mktemp("trained")
     pq.write_table(pa.table({"text": REAL}), tmp / "corpus.parquet", row_group_size=100)
     arguments = ["train-tokenizer", str(tmp / "corpus.parquet"), "--out", str(tmp / "tok")]
-    command = [sys.executable, "-m", "penstock", *arguments, "--vocab-size", "2000"]
+    command = [sys.executable, "-m", "millstream", *arguments, "--vocab-size", "2000"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return tmp / "tok", done.stdout
 
@@ -309,8 +309,8 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path):
     (tmp_path / "a.txt").write_text("abab\n")
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
-        "from penstock.text.sources import Source\n"
-        "from penstock.text.training import train_tokenizer\n"
+        "from millstream.text.sources import Source\n"
+        "from millstream.text.training import train_tokenizer\n"
         "train_tokenizer(Source(sys.argv[1]), 257, specials=(), out=sys.argv[2])"
     )
     command = [sys.executable, "-c", code, tmp_path / "a.txt", tmp_path / "tok"]

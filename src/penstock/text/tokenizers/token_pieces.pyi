@@ -1,7 +1,0 @@
-from typing import Self, final
-
-from penstock.text.merging.merge_tables import MergeTables
-
-@final
-class TokenPieces:
-    def __new__(cls, tables: MergeTables) -> Self: ...
