@@ -12,7 +12,7 @@ KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 KERNEL_TESTS = $(shell grep -rl --include='*.py' 'pytest.mark.kernels' tests)
 MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 
-.PHONY: demo test test-frameworks quick bench wheels fuzz lint lint-sources lint-stubs format debug sanitize sanitize-threads clean
+.PHONY: demo test test-frameworks oracle quick bench wheels fuzz lint lint-sources lint-stubs format debug sanitize sanitize-threads clean
 
 demo: $(BUILT)
 	$(BIN)/millstream demo
@@ -26,6 +26,10 @@ test: lint $(AZURITE)
 test-frameworks: $(BUILT) $(FRAMEWORKS)/.ready
 	PYTHONDONTWRITEBYTECODE= $(FRAMEWORKS)/bin/pytest -n 2 --dist worksteal tests/integrations \
 		$(if $(NEXT),-k 'not versions')
+
+# Thousands of small random cases, against what they gave when it was recorded: see tests/oracle.
+oracle: $(BUILT)
+	$(BIN)/python -m tests.oracle
 
 # What one runs after every change: all layers, without what is slow or starts processes.
 quick: $(BUILT)

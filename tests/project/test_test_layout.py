@@ -7,9 +7,11 @@ from tests.helpers.paths import ROOT
 TESTS = ROOT / "tests"
 SOURCE = ROOT / "src" / "millstream"
 # Folders that belong to no layer.
-OF_NO_LAYER = {"attacks", "golden", "helpers", "project"}
+OF_NO_LAYER = {"attacks", "golden", "helpers", "oracle", "project"}
 # At the top of a module, in a function, and in the programs that tests run.
-IMPORT_OF_A_TEST = re.compile(r"^\s*(?:from|import)\s+(?:\.|tests\b(?!\.helpers\b)).*", re.M)
+IMPORT_OF_A_TEST = re.compile(
+    r"^\s*(?:from|import)\s+(?:\.|tests\b(?!\.(?:helpers|oracle)\b)).*", re.M
+)
 
 
 def test_no_test_module_imports_another():

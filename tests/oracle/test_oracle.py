@@ -1,0 +1,26 @@
+"""A sample of the oracle's cases; `make oracle` runs all."""
+
+import pytest
+
+import millstream
+from tests.oracle.draws import Draws
+from tests.oracle.recordings import NUM_CASES, TOPICS, recorded, run
+
+EVERY = 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOPICS)
+def test_cases_give_what_was_recorded(name):
+    before = recorded(name)
+    assert len(before) == NUM_CASES[TOPICS[name]]
+    numbers = range(0, len(before), EVERY)
+    differing = [k for k in numbers if run(name, k, millstream) != before[k]]
+    assert differing == [], f"to see a case: python -m tests.oracle {name} {differing[0]}"
+
+
+def test_choices_never_change():
+    draw = Draws("windows 0")
+    assert [draw.integer(1, 1000) for _ in range(4)] == [270, 18, 563, 647]
+    assert draw.shuffled("abcdef") == list("efdcab")
+    assert draw.numbers(3, 10**6).tolist() == [927245, 549700, 363242]
