@@ -26,6 +26,16 @@ READ = [
     if "refuse" not in entry and name not in REFUSED and entry["documents"] is not None
 ]
 
+FINGERPRINTS = {
+    "arrow/list_int32.arrow": "f7cb5a1c8dedfd67",
+    "arrow/list_uint16.parquet": "e8cec4a43720100a",
+    "datatrove/noeos.ds": "dd69de28c4d743d0",
+    "dolma/olmo_tokens.npy": "e8494faaaec09975",
+    "litdata/numpy_uint16": "127c090216c6599d",
+    "mds/fixed_int32": "968674b2591b01c5",
+    "megatron/dtype_uint16": "0089e84dcd341240",
+}
+
 
 def open_golden(name, **options):
     """Files that do not know their documents are told what ends or starts one."""
@@ -142,6 +152,28 @@ def test_several_files_are_one_dataset():
     assert documents_of(data) == merged
     folder = millstream.open(GOLDEN / "datatrove" / "folder")
     assert len(folder.manifests) == 4
+
+
+def test_what_a_checkpoint_says_of_data_and_views():
+    """Golden values: a state of an earlier release loads only if its view is still called this."""
+    found = {name: open_golden(name).fingerprint for name in FINGERPRINTS}
+    assert found == FINGERPRINTS
+    data = open_golden("datatrove/noeos.ds")
+    views = {
+        "windows-v1 of 9 every 8": data.windows(8),
+        "windows-v1 of 9 every 9": data.windows(8, overlap=False),
+        "best_fit-16-v1 of a5b5bfbb90391616": data.packed(16),
+        "best_fit_drop-16-v1 of a5b5bfbb90391616": data.packed(16, overflow="drop"),
+        "bos_best_fit-16-buffer9-v1 of a5b5bfbb90391616": data.packed(
+            16, policy="bos_best_fit", buffer_size=9
+        ),
+        "truncate-16-v1 of a5b5bfbb90391616": data.documents(16),
+        "split-by-length-16-v1 of a5b5bfbb90391616": data.documents(
+            16, overflow="split", by_length=True
+        ),
+    }
+    for name, view in views.items():
+        assert view.fingerprint == f"{name} in dd69de28c4d743d0"
 
 
 def test_fingerprints_change_with_the_data_and_not_with_the_place(tmp_path):

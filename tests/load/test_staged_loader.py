@@ -98,6 +98,36 @@ def test_a_state_continues_on_other_ranks_and_sizes_and_through_json(data):
         assert [rest[k] for k in sorted(rest)] == whole[count:]
 
 
+def test_a_state_is_small_and_its_form_is_pinned(data):
+    # A user's checkpoint outlives a release: change this only with a new version.
+    stages = [stage(data.windows(4), 4, until=8), stage(data.windows(9), 2)]
+    loader = millstream.StagedLoader(stages, rank=0, ranks=1, output="numpy")
+    for _ in zip(range(3), loader, strict=False):
+        pass
+    state = loader.state_dict()
+    assert len(json.dumps(state)) < 1000
+    assert state.keys() == {"version", "millstream", "position", "stages"}
+    assert (state["version"], state["position"]) == (2, 10)
+    assert state["stages"] == [
+        {
+            "version": 2,
+            "millstream": millstream.__version__,
+            "position": position,
+            "seed": 0,
+            "order": {
+                "mixture": 1,
+                "changes": [[0, 0, [["data", 10**18]]]],
+                "exhausted": [],
+            },
+            "view": {
+                "data": f"windows-v1 of {width + 1} every {width} in {data.fingerprint}; "
+                f"shuffle-v1 over {count}, seed 9823068252392861929"
+            },
+        }
+        for position, width, count in ((8, 4, 249), (2, 9, 111))
+    ]
+
+
 @pytest.mark.parametrize("further", [3, 100])
 def test_a_loader_goes_back_to_an_earlier_state(data, further):
     loader = new_loader(data, ends=(41, 54, 60))

@@ -421,6 +421,14 @@ def test_blocks_are_shuffled_anew_in_every_epoch_and_each_is_read_once(tmp_path)
     assert len(set(map(tuple, epochs))) == 3
 
 
+def test_the_order_of_blocks_that_a_seed_gives_never_changes(tmp_path):
+    """Golden values: a state holds how many blocks of this order each lane has read."""
+    path = write_text(tmp_path / "text", [[[chr(97 + k) * 7] for k in range(20)]])
+    with make_loader(path, "flat", 8, batch_size=20, shuffle=True, seed=1, lanes=2) as loader:
+        epochs = [bytes(batch["input_ids"][:, 1].tolist()) for batch in itertools.islice(loader, 2)]
+    assert epochs == [b"ankroclefibgjmqspdth", b"kmrahplcjfeibgsdtnoq"]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path, policy):
     blocks = [[f"{k} " * (k % 7 + 1), f"{-k}"] for k in range(40)]
