@@ -556,6 +556,10 @@ def interrupt(number, frame):
         armed = False
         raise KeyboardInterrupt
 
+def append_the_rest():
+    while writer.num_documents < len(documents):
+        writer.append(documents[writer.num_documents])
+
 signal.signal(signal.SIGALRM, interrupt)
 wait = random.Random(0)
 documents = [np.full(1 + k % 700, k % 50_000, np.uint16) for k in range(4_000)]
@@ -567,8 +571,7 @@ for number in range(8):
         try:
             armed = True
             signal.setitimer(signal.ITIMER_REAL, wait.uniform(0.0001, 0.003))
-            while writer.num_documents < len(documents):
-                writer.append(documents[writer.num_documents])
+            append_the_rest()  # from Python 3.12 on, `try` does not cover the jump that ends a loop
             armed = False
         except KeyboardInterrupt:
             interrupted += 1

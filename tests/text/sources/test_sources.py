@@ -340,12 +340,14 @@ def test_bad_rows_of_parquet_are_located_and_refused_or_skipped(tmp_path, kind):
     found = []
     source = Source(path, bad_rows="skip", **options)
     assert texts_of(source, bad=found.append, batch_bytes=1) == [b"one", b"two"]
+    with pytest.raises(ValueError, match="Out of range float") as of_json:
+        json.dumps(math.nan, allow_nan=False)
     assert [str(bad).removeprefix(f"{path}: ").split(" (")[0] for bad in found] == [
         "row 1: 'text' is null",
         "row 2: invalid UTF-8: 0xc3 at byte 0",
         "row 3: invalid UTF-8: 0xa9 at byte 0",
         "row 4: longer than max_document_bytes=49",
-        "row 6: metadata or spans: not JSON: Out of range float values are not JSON compliant",
+        f"row 6: metadata or spans: not JSON: {of_json.value}",
     ]
     (batch,) = [each for each in all_batches(source) if 5 in each.rows]
     assert batch.metadata == [{"score": 6.0}]
