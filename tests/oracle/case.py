@@ -42,11 +42,13 @@ class Case:
     def see_files(self, directory):
         """The names and contents of all files below a directory.
 
-        What names the engine is left out (checksums, and the format in a manifest), and reports.
+        Left out are reports and records of jobs, and what names the engine: checksums, and the
+        format in a manifest.
         """
         for path in sorted(directory.rglob("*")):
             name = path.relative_to(directory).as_posix()
-            if path.is_dir() or path.suffix == ".checksums" or path.name == "report.json":
+            is_of_job = path.name.startswith(".") or path.name == "report.json"
+            if path.is_dir() or is_of_job or path.suffix == ".checksums":
                 continue
             if name.rpartition("/")[2] == f"{self.engine.__name__}.json":
                 manifest = json.loads(path.read_bytes())
