@@ -42,8 +42,9 @@ class Run:
             "endless": draw.chance(0.2) and not has_end,
         }
         if draw.chance(0.2):
-            rows = [draw.integer(self.ranks, 12) for _ in range(2)]
-            self.options["global_batch_size"] = draw.one_of(rows[0], [(0, rows[0]), (7, rows[1])])
+            first, later = draw.integer(self.ranks, 12), draw.integer(self.ranks, 12)
+            schedule = [(0, first), (draw.integer(1, 3) * first - draw.integer(0, 1), later)]
+            self.options["global_batch_size"] = draw.one_of(first, schedule)
         rows = self.options.get("global_batch_size", self.ranks * self.batch_size)
         if len(view) < (rows if isinstance(rows, int) else max(size for _, size in rows)):
             self.options["tail"] = "keep"
