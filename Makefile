@@ -17,9 +17,14 @@ MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 demo: $(BUILT)
 	$(BIN)/millstream demo
 
-# Tests start many processes: with bytecode left behind, they need not compile our modules each.
+# Status 1 means that tests failed: they run once more, alone. If all pass now, they are listed under
+# "flaky", and this succeeds. The cache is cleared, as it may name what failed in earlier runs.
 test: lint $(AZURITE)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
+	$(RERUN) --cache-clear -n 2 --dist worksteal || { test $$? -eq 1 && \
+		$(RERUN) --last-failed --last-failed-no-failures none -n 0; }
+
+# Tests start many processes: with bytecode left behind, they need not compile our modules each.
+RERUN = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p tests.helpers.rerun
 
 # Trainers that are too large for `make test`, in an environment of their own. With NEXT=1, their
 # newest releases instead of those in constraints.txt: run it before you allow a new one.
