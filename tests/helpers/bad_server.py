@@ -113,8 +113,9 @@ class Handler(Quiet, BaseHTTPRequestHandler):
         self.end_headers()
 
     def send(self, data):
-        self.wfile.write(data)
+        # Count first: once a client has all, a test may ask for the count.
         self.request_log.num_sent += len(data)
+        self.wfile.write(data)
 
 
 @contextlib.contextmanager

@@ -211,11 +211,17 @@ def test_latencies_of_concurrent_requests_overlap(store, http_proxy):
     http_proxy.set(latency_s=0.2)
     start = time.monotonic()
     assert all(outcomes(store, range(8)))
-    assert 0.2 <= time.monotonic() - start < 1.2
-    assert http_proxy.counts()["max_in_flight"] == 8
+    assert time.monotonic() - start >= 0.2
     http_proxy.reset_counts()
     assert http_proxy.counts()["requests"] == {}
     assert http_proxy.counts()["max_in_flight"] == 0
+    http_proxy.set(rates={"stall": 1.0})
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(outcomes, store, range(8))
+        wait_until(lambda: http_proxy.counts()["max_in_flight"] == 8)
+        http_proxy.down()
+        assert not any(reading.result())
+    http_proxy.up()
 
 
 @pytest.mark.slow
@@ -223,7 +229,7 @@ def test_bandwidth_may_be_limited(store, http_proxy):
     http_proxy.set(bandwidth=2_000_000)
     start = time.monotonic()
     assert read(store) == DATA[1000:501_000]
-    assert 0.2 < time.monotonic() - start < 5
+    assert time.monotonic() - start > 0.2
 
 
 def test_the_proxy_goes_down_and_up_on_the_same_port(store, http_proxy):
