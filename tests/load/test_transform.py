@@ -21,6 +21,7 @@ import millstream
 from millstream.errors import UsageError
 from millstream.load.devices import PlainFeed
 from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
+from tests.helpers.programs import run_python
 from tests.helpers.waiting import wait_until
 
 EXTRAS = ("position_ids", "cu_seqlens", "document_ids")
@@ -248,6 +249,35 @@ def test_a_transform_that_uses_its_own_loader_is_an_error_and_no_hang(data, pref
         list(loader)
     assert loader.position == 8
     loader.close()
+
+
+THREAD_LOCAL = """
+import ctypes, sys, threading
+import millstream
+
+class Value:
+    def __del__(self):
+        ctypes.pythonapi.PyGILState_Release(ctypes.pythonapi.PyGILState_Ensure())
+        print("freed", flush=True)
+
+variables = threading.local()
+
+def transform(batch):
+    variables.value = getattr(variables, "value", None) or Value()
+    return batch
+
+view = millstream.open(sys.argv[1]).windows(8, transform=transform)
+with millstream.Loader(view, 4, threads=1) as loader:
+    next(iter(loader))
+print("closed")
+"""
+
+
+@pytest.mark.process
+def test_thread_local_variables_of_a_transform_are_freed_when_its_thread_ends(data):
+    """Also those that take the GIL then, as torch's do."""
+    done = run_python(THREAD_LOCAL, data.shards[0].directory)
+    assert (done.returncode, done.stdout) == (0, "freed\nclosed\n"), done.stderr
 
 
 @BOTH

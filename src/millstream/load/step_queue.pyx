@@ -23,6 +23,7 @@ import threading
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
+from cpython.pystate cimport PyThreadState_GetDict
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
@@ -487,9 +488,17 @@ cdef void *run_thread(void *argument) noexcept nogil:
 
 
 cdef void read_and_decode(ReaderThread *part) noexcept with gil:
-    """Read steps with one Python thread state, which holds a decoder's thread-local variables."""
+    """Read steps with one Python thread state, which holds a decoder's thread-local variables.
+
+    They are freed here. Before Python 3.12.4, freeing them with the thread state crashes if a
+    destructor calls PyGILState_Ensure, as torch's do (python/cpython#119585).
+    """
+    cdef PyObject *variables
     with nogil:
         read_steps(part)
+    variables = PyThreadState_GetDict()
+    if variables:
+        (<dict>variables).clear()
 
 
 cdef void read_steps(ReaderThread *part) noexcept nogil:
