@@ -723,19 +723,45 @@ def test_whatever_is_killed_is_run_again(tmp_path, undisturbed, victim):
     assert contents(out) == undisturbed
 
 
+ENCODE = ByteTokenizer.encode
+
+
+class HeldBytes(ByteTokenizer):
+    """Encodes 20 times in each process, and then waits for a file: nobody ends before."""
+
+    def __init__(self, directory):
+        self._directory, self._num_left = directory, 20
+
+    def encode(self, data, offsets):
+        self._num_left -= 1
+        if self._num_left < 0:
+            (self._directory / f"{os.getpid()}.held").touch()
+            wait_until((self._directory / "go-on").exists)
+        return ENCODE(self, data, offsets)
+
+
+def held_workers(tmp_path, runner, count):
+    """Wait until so many workers of a runner are held in their tasks."""
+    wait_until(lambda: len(list(tmp_path.glob("*.held"))) == count)
+    workers = children_of(runner.pid)
+    assert len(workers) == count
+    return workers
+
+
 def tokenize_and_lose_signals(tmp_path):
     executors._clean_up = lambda number, frame: None
-    tokenize(tmp_path, workers=3, task_bytes=200)
+    tokenize(tmp_path, workers=3, task_bytes=200, tokenizer=HeldBytes(tmp_path))
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("victim", ["runner", "worker"])
 def test_workers_end_with_their_runner_even_if_its_signal_is_lost(tmp_path, corpus, victim):
     runner = start(tokenize_and_lose_signals, tmp_path)
-    wait_until(lambda: len(children_of(runner.pid)) == 3 and list(tmp_path.glob("out/*.part.json")))
-    workers = children_of(runner.pid)
+    workers = held_workers(tmp_path, runner, 3)
+    assert list(tmp_path.glob("out/*.part.json"))
     os.kill(runner.pid if victim == "runner" else workers[1], signal.SIGKILL)
-    wait_until(lambda: not any(map(is_alive, [runner.pid, *workers])), seconds=15)
+    (tmp_path / "go-on").touch()
+    wait_until(lambda: not any(map(is_alive, [runner.pid, *workers])))
 
 
 def failing(tmp_path, message, **options):
@@ -749,10 +775,11 @@ def failing(tmp_path, message, **options):
 @pytest.mark.process
 def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path):
     write_corpus(tmp_path / "corpus", files=20)
-    runner = start(failing, tmp_path, tmp_path / "message", workers=2)
-    wait_until(lambda: len(children_of(runner.pid)) == 2 and (tmp_path / "out" / "tasks").exists())
-    os.kill(children_of(runner.pid)[0], signal.SIGKILL)
-    runner.join(30)
+    options = {"workers": 2, "tokenizer": HeldBytes(tmp_path)}
+    runner = start(failing, tmp_path, tmp_path / "message", **options)
+    os.kill(held_workers(tmp_path, runner, 2)[0], signal.SIGKILL)
+    (tmp_path / "go-on").touch()
+    runner.join()
     message = (tmp_path / "message").read_text()
     assert "killed by SIGKILL, perhaps because memory ran out; " in message
     assert message.startswith("MillstreamError: task ")
@@ -761,6 +788,7 @@ def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path):
 
 def command_in_a_group(tmp_path):
     os.setpgid(0, 0)
+    ByteTokenizer.encode = HeldBytes(tmp_path).encode  # in forked workers, too
     paths = [str(tmp_path / "corpus"), "--tokenizer", "bytes", "--out", str(tmp_path / "out")]
     sys.exit(main(["tokenize", *paths, "--workers", "2", "--task-bytes", "500"]))
 
@@ -770,12 +798,12 @@ def test_an_interrupt_ends_all_workers_and_leaves_no_temporary_files(tmp_path):
     write_corpus(tmp_path / "corpus", files=40)
 
     process = start(command_in_a_group, tmp_path)
-    wait_until(lambda: len(list(tmp_path.glob("out/*.part.json"))) > 3)
-    workers = children_of(process.pid)
+    workers = held_workers(tmp_path, process, 2)
+    assert len(list(tmp_path.glob("out/*.part.json"))) > 3
     os.killpg(process.pid, signal.SIGINT)
-    process.join(30)
+    (tmp_path / "go-on").touch()
+    process.join()
     assert process.exitcode == 130
-    assert len(workers) == 2
     assert not any(map(is_alive, workers))
     assert not list(tmp_path.glob("out/**/*.tmp"))
     listed = {path.name[:5] for path in tmp_path.glob("out/*.part.json")}
