@@ -148,7 +148,7 @@ def test_threads_that_come_at_once_share_one_table_of_names(data, monkeypatch):
     def wait_for_the_other(self, shard, kind):
         if not hasattr(seen, "came"):
             seen.came = True
-            both.wait(10)
+            both.wait(60)
         return file_of(self, shard, kind)
 
     monkeypatch.setattr(LocalReader, "file", wait_for_the_other)

@@ -1,8 +1,9 @@
-"""The loaders' reading threads, which are native threads and unknown to Python."""
+"""The loaders' threads: native ones that read, unknown to Python, and Python's own."""
 
 import contextlib
 import gc
 import os
+import threading
 from pathlib import Path
 
 from tests.helpers.waiting import wait_until
@@ -30,5 +31,20 @@ def wait_for_reading_threads(number):
             return True
         gc.collect()
         return False
+
+    wait_until(is_so)
+
+
+def background_threads():
+    """Names of the Python threads of this process that work for loaders."""
+    return [each.name for each in threading.enumerate() if each.name.startswith("millstream-")]
+
+
+def wait_for_background_threads_to_end():
+    """Wait until none is left of loaders that are no longer used, also by earlier tests."""
+
+    def is_so():
+        gc.collect()
+        return not background_threads()
 
     wait_until(is_so)

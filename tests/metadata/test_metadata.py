@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -19,6 +18,7 @@ import millstream
 from millstream.batches.sample_reader import SampleReader
 from millstream.errors import FormatError, UsageError
 from millstream.testing import assert_ranks_share_exactly, assert_resumes_exactly
+from tests.helpers.descriptors import open_descriptors
 from tests.helpers.metadata_by_hand import ACCESS, MEMORY, write_by_hand
 from tests.helpers.waiting import wait_until
 
@@ -501,7 +501,7 @@ def test_a_decoder_that_fails_always_leaves_nothing_behind(numbered):
         raise BrokenError(blob)
 
     gc.collect()  # what other tests left is not to be freed meanwhile
-    before = open_files()
+    before = open_descriptors()
     for prefetch in (0, 8):
         loader = millstream.Loader(numbered.windows(2, metadata=decode), 4, prefetch=prefetch)
         for _ in range(5):
@@ -509,16 +509,7 @@ def test_a_decoder_that_fails_always_leaves_nothing_behind(numbered):
                 next(iter(loader))
     with pytest.raises(BrokenError):
         numbered.windows(2, metadata=decode)[0]
-    assert open_files() <= before
-
-
-def open_files():
-    """Descriptors and what they are of, without the one that lists them."""
-    found = set()
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}")))  # noqa: PTH115
-    return found
+    assert open_descriptors() <= before
 
 
 @pytest.mark.usefixtures("no_thread_is_left")

@@ -20,6 +20,7 @@ from millstream.remote import block_changes
 from millstream.remote.block_file import HEADER_BYTES, BlockFile
 from millstream.remote.whole_blocks import WholeBlocks
 from millstream.system.checksums import BLOCK_BYTES, block_checksums
+from tests.helpers.waiting import wait_until
 
 NUM_BLOCKS = 9
 SIZE = BLOCK_BYTES * (NUM_BLOCKS - 1) + 100
@@ -278,6 +279,7 @@ def test_threads_that_fill_and_drop_never_show_a_hole(tmp_path):
     for thread in threads:
         thread.start()
     is_over.wait(1.0)
+    wait_until(lambda: num_read)
     is_over.set()
     for thread in threads:
         thread.join()

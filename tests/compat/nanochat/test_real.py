@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import threading
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,6 +17,7 @@ from millstream.testing import assert_resumes_exactly, assert_same
 from millstream.text.splitting.patterns import PATTERNS
 from tests.helpers.nanochat_corpus import ROW_GROUPS, ByteTokenizer, write_corpus
 from tests.helpers.nanochat_golden import CASES, EXPECTED
+from tests.helpers.reading_threads import background_threads, wait_for_background_threads_to_end
 
 ALL_FILES = tuple(range(len(ROW_GROUPS)))
 HEAD, LAST_FLAT, ADVANCES_PAST_TARGETS, FIRST = EXPECTED["commits"]
@@ -342,6 +342,7 @@ def test_a_device_that_is_not_there_is_an_error(place):
 
 @pytest.mark.parametrize("with_state", [True, False])
 def test_a_loader_that_is_let_go_ends_its_threads(place, with_state):
+    wait_for_background_threads_to_end()
     place()
     make = nanochat.tokenizing_distributed_data_loader_bos_bestfit
     loader = (
@@ -351,7 +352,7 @@ def test_a_loader_that_is_let_go_ends_its_threads(place, with_state):
     )
     assert len(next(loader)) == 2 + with_state
     loader.close()
-    assert not [each for each in threading.enumerate() if each.name.startswith("millstream")]
+    assert not background_threads()
 
 
 def test_without_state_the_batches_are_the_same(place):

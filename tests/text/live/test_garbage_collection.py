@@ -6,16 +6,13 @@ import threading
 import pytest
 
 from tests.helpers.live_text import make_loader, write_text
+from tests.helpers.reading_threads import background_threads, wait_for_background_threads_to_end
 from tests.helpers.waiting import wait_until
 
 
 @pytest.fixture
 def corpus(tmp_path):
     return write_text(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
-
-
-def has_threads():
-    return any(thread.name.startswith("millstream-") for thread in threading.enumerate())
 
 
 class CollectAt:
@@ -39,7 +36,7 @@ class CollectAt:
 
 @pytest.mark.slow
 def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, request):
-    gc.collect()
+    wait_for_background_threads_to_end()
     gc.disable()
     gc.freeze()  # so that it has little to look at
     request.addfinalizer(gc.enable)
@@ -54,10 +51,10 @@ def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, reque
         loader.itself = loader  # only the collector finds that nobody needs it
         collect.is_armed.set()
         del loader
-        while has_threads() and collect.is_armed.is_set():
+        while background_threads() and collect.is_armed.is_set():
             if handover.num_ready:
                 handover.get(position)
                 position += 2
         threading.settrace(None)
-        wait_until(lambda: not has_threads())
+        wait_until(lambda: not background_threads())
     assert len(collect.places) > 15

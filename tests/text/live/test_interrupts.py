@@ -11,6 +11,7 @@ import pytest
 from millstream import TextLoader
 from tests.helpers import paths
 from tests.helpers.live_text import Bytes, make_loader, rows_of, write_text
+from tests.helpers.reading_threads import background_threads, wait_for_background_threads_to_end
 from tests.helpers.sigint import interrupt_when
 
 
@@ -80,6 +81,7 @@ def test_an_interrupt_of_counting_does_not_wait_for_a_slow_tokenizer(corpus, tmp
 
 
 def test_closing_may_be_interrupted_and_repeated(corpus):
+    wait_for_background_threads_to_end()
     tokenizer = SlowBytes()
     loader = TextLoader(corpus, tokenizer, 2, 8, output="numpy")
     interrupt_when(tokenizer.is_asked)
@@ -92,7 +94,7 @@ def test_closing_may_be_interrupted_and_repeated(corpus):
         loader.close()
     tokenizer.may_answer.set()
     loader.close()
-    assert not any(thread.name.startswith("millstream") for thread in threading.enumerate())
+    assert not background_threads()
 
 
 def test_threads_that_share_a_loader_get_every_batch_of_an_epoch_once(corpus):

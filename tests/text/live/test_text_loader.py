@@ -1,10 +1,8 @@
 """What a TextLoader promises beside its rows: refusals, threads, processes, statistics."""
 
-import gc
 import itertools
 import json
 import os
-import threading
 import warnings
 
 import numpy as np
@@ -17,6 +15,7 @@ from millstream import Packing, TextLoader
 from millstream.errors import FormatError, StateError, UsageError
 from millstream.testing import assert_resumes_exactly
 from tests.helpers.live_text import POLICIES, Bytes, make_loader, rows_of, write_text
+from tests.helpers.reading_threads import background_threads, wait_for_background_threads_to_end
 
 DOCUMENTS = [["abc" * k for k in range(1, 40)], ["d" * 50] * 7, ["e", "", "f" * 400]]
 
@@ -24,12 +23,6 @@ DOCUMENTS = [["abc" * k for k in range(1, 40)], ["d" * 50] * 7, ["e", "", "f" * 
 @pytest.fixture
 def corpus(tmp_path):
     return write_text(tmp_path / "text", [DOCUMENTS, DOCUMENTS[::-1]])
-
-
-def threads_of_millstream() -> list[str]:
-    return [
-        thread.name for thread in threading.enumerate() if thread.name.startswith("millstream-")
-    ]
 
 
 @pytest.mark.slow
@@ -347,18 +340,15 @@ def test_batches_are_torch_tensors_that_the_next_batch_leaves_alone(corpus):
 
 @pytest.mark.slow
 def test_threads_end_with_the_loader_however_it_ends(corpus):
+    wait_for_background_threads_to_end()
     loader = make_loader(corpus, "flat", 8)
     next(iter(loader))
-    assert threads_of_millstream()
+    assert background_threads()
     loader.close()
-    assert not threads_of_millstream()
+    assert not background_threads()
     next(iter(loader))
     del loader
-    gc.collect()
-    for thread in threading.enumerate():
-        if thread.name.startswith("millstream-"):
-            thread.join(10)
-    assert not threads_of_millstream()
+    wait_for_background_threads_to_end()
 
 
 @pytest.mark.process
