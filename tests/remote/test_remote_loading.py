@@ -388,6 +388,39 @@ def test_who_stops_waiting_leaves_no_requests(open_url, s3_proxy):
     wait_until(lambda: not pool._requests)
 
 
+def test_a_loader_that_ends_leaves_no_requests_for_checksums(open_url, s3_proxy, monkeypatch):
+    """They would be repeated until their deadline, and warn of a network that others need not."""
+    monkeypatch.setattr("millstream.remote.mirrored_file._MAX_CHECK_SECONDS", 0.0)
+    bounds = {"max_requests": next(_numbers), "total_seconds": FOREVER}
+    pool = request_pool(bounds["max_requests"], hedge_seconds=None)
+    data = open_url(**bounds)
+    s3_proxy.set(rates={"503": 1.0}, path=".checksums", methods=["GET"])
+    with loader(data) as batches:
+        next(iter(batches))
+        wait_until(lambda: s3_proxy.counts()["faults"])
+    wait_until(lambda: not pool._requests)
+
+
+def test_a_loader_that_ends_leaves_others_their_checksums(local, open_url, s3_proxy, monkeypatch):
+    """Both wait for the same requests, which the other one sends again."""
+    monkeypatch.setattr("millstream.remote.mirrored_file._MAX_CHECK_SECONDS", 0.0)
+    data = open_url(total_seconds=FOREVER)
+    s3_proxy.set(rates={"503": 1.0}, path=".checksums", methods=["GET"])
+    first, second = loader(data), loader(data)
+    next(iter(first))
+    batches = iter(second)
+    found = [plain(next(batches))]
+    wait_until(lambda: s3_proxy.counts()["faults"])
+    first.close()
+    s3_proxy.set()
+    found += [plain(next(batches)) for _ in range(29)]
+    assert found == batches_of(loader(local), 30)
+    awaited = [each for each in data.reader.mirrored_files() if each.awaited is not None]
+    assert awaited
+    wait_until(lambda: all(each.blocks.expected is not None for each in awaited))
+    second.close()
+
+
 def test_two_loaders_share_the_only_request(local, open_url, s3_proxy, monkeypatch):
     """What arrives for the first one waits for checksums that the second one asks for."""
     monkeypatch.setattr("millstream.remote.mirrored_file._MAX_CHECK_SECONDS", FOREVER)

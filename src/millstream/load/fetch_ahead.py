@@ -209,7 +209,7 @@ class _Fetching:
                 for step in self._planned.values():
                     self._requests.give_up(step.futures)
                 self._planned.clear()
-            self._requests.give_up(self._requests.checks.under_way)
+            self._requests.give_up(self._requests.checks.unfinished)
             self._requests.give_up(self._copying.under_way if self._copying else ())
 
     def _request_bit_by_bit(self, num_bytes: int, num_spans: int) -> None:

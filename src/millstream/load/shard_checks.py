@@ -3,7 +3,7 @@
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any
 
@@ -30,21 +30,25 @@ class ShardChecks:
 
     def __init__(self, pool: RequestPool) -> None:
         self._pool = pool
-        self._later, self.under_way = deque[Callable[[], None]](), list[Future[Any]]()
-        self._awaited, self._added = list[Future[Any]](), set[MirroredFile]()
+        self._later, self._under_way = deque[Callable[[], None]](), list[Future[Any]]()
+        self._awaited = list[tuple[Future[Any], MirroredFile, Shard]]()
+        self._added = set[MirroredFile]()
 
     def add(self, file: MirroredFile, shard: Shard) -> None:
         """Have the blocks of a file compared, those here and those to come."""
         if file in self._added:
             return
         self._added.add(file)
-        check = partial(_expect_checksums, file, shard)
         if file.size_bytes > _CHECKED_BYTES:
-            self._later.append(check)
-            return
+            self._later.append(partial(_expect_checksums, file, shard))
+        else:
+            self._await(file, shard)
+
+    def _await(self, file: MirroredFile, shard: Shard) -> None:
+        """Start a check that blocks wait for before they are stored, or join another loader's."""
         if file.awaited is None or file.awaited.done():
-            file.awaited = file.pool.submit(check)
-        self._awaited.append(file.awaited)
+            file.awaited = file.pool.submit(partial(_expect_checksums, file, shard))
+        self._awaited.append((file.awaited, file, shard))
 
     def add_unstored(self, file: MirroredFile, shard: Shard) -> None:
         """Have a file compared of which no blocks are stored, only rows are read.
@@ -56,12 +60,23 @@ class ShardChecks:
 
     def go_on(self) -> None:
         """Begin more of the checks that were put off; raise the errors of those that have ended."""
-        for some in (self._awaited, self.under_way):
-            for check in [each for each in some if each.done()]:
-                some.remove(check)
+        for awaited in [each for each in self._awaited if each[0].done()]:
+            self._awaited.remove(awaited)
+            check, file, shard = awaited
+            try:
                 check.result()
-        while self._later and len(self.under_way) < _MAX_CHECKS:
-            self.under_way.append(self._pool.submit(self._later.popleft(), LAST))
+            except CancelledError:  # by another loader, which has ended
+                self._await(file, shard)
+        for check in [each for each in self._under_way if each.done()]:
+            self._under_way.remove(check)
+            check.result()
+        while self._later and len(self._under_way) < _MAX_CHECKS:
+            self._under_way.append(self._pool.submit(self._later.popleft(), LAST))
+
+    @property
+    def unfinished(self) -> list[Future[Any]]:
+        """The requests to give up when the loader ends."""
+        return [*self._under_way, *(check for check, _, _ in self._awaited)]
 
 
 def _expect_checksums(file: MirroredFile, shard: Shard) -> None:

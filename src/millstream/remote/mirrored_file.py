@@ -375,7 +375,8 @@ class MirroredFile:
             self.pool.run_if_waiting(self.awaited)
             wait_for([self.awaited], _MAX_CHECK_SECONDS)
             if self.awaited.done():
-                self.awaited.result()
+                with contextlib.suppress(CancelledError):  # its loader has ended
+                    self.awaited.result()
         blocks.fill(start, data, head)
         _count_filled(len(data), self.options)
 
