@@ -14,7 +14,7 @@ import pytest
 
 import millstream
 from tests.helpers.datasets import inputs_of
-from tests.helpers.programs import start_python
+from tests.helpers.programs import run_python, start_python
 from tests.helpers.reading_threads import wait_for_reading_threads
 
 
@@ -130,6 +130,45 @@ for _ in range(3):
 if sys.argv[2] == "raise":
     raise SystemExit(3)
 """
+
+
+LATE = """
+import os
+import sys
+import millstream
+
+class Late:
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __del__(self, next=next, str=str, write=os.write, error=RuntimeError):
+        try:
+            next(self.batches)
+        except error as refused:
+            write(1, str(refused).encode())
+
+kind, path = sys.argv[1:]
+if kind == "text":
+    loader = millstream.TextLoader(path, "bytes", 1, 8, output="numpy")
+else:
+    view = millstream.open(path).windows(5, transform=lambda batch: batch)
+    loader = millstream.Loader(view, 4)
+next(iter(loader))
+loader.close()
+late = Late(iter(loader))  # is deleted while the interpreter finalizes
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["tokens", "text"])
+def test_a_loader_that_is_used_while_the_interpreter_finalizes_raises_and_does_not_hang(
+    data, tmp_path, kind
+):
+    (tmp_path / "text.txt").write_text("some text " * 1000)
+    path = tmp_path / "text.txt" if kind == "text" else data.shards[0].directory
+    done = run_python(LATE, kind, path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("the interpreter is exiting")
 
 
 @pytest.mark.process

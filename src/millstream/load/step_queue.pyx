@@ -18,6 +18,7 @@ Every running thread holds a reference to its queue, so the queue is not dealloc
 
 import atexit
 import os
+import sys
 import threading
 
 cimport cython
@@ -58,6 +59,7 @@ from millstream.load.plan import Step
 cdef enum:
     TICK_MILLISECONDS = 50
 
+cdef object is_finalizing = sys.is_finalizing  # here, as globals go while it finalizes
 cdef set running = set()  # queues with threads
 cdef int MAX_DECODING = 8  # signal handlers may re-enter a decoder; this many times, it does itself
 cdef str OWN_LOADER = "a decoder or transform must not use the loader that calls it"
@@ -143,7 +145,13 @@ cdef class StepQueue:
         free(self.parts)
 
     def start(self, Pool pool):
-        """Start to read into memory from `pool`; may be called once."""
+        """Start to read into memory from `pool`; may be called once.
+
+        While the interpreter finalizes, threads end as soon as they take the GIL: a consumer would
+        wait forever.
+        """
+        if self.num_threads and is_finalizing():
+            raise RuntimeError("the interpreter is exiting and has stopped all loaders")
         if self.queue.end or is_set(&self.queue.is_stopped):
             raise ValueError("this queue has already been started")
         for memory in [pool.take() for _ in range(self.queue.num_places)]:

@@ -12,6 +12,7 @@ import atexit
 import functools
 import os
 import queue
+import sys
 import threading
 
 cimport cython
@@ -22,6 +23,7 @@ from millstream.system.threads cimport leave_signals, sigset_t, take_signals
 cdef object start_new_thread = _thread.start_new_thread, new_lock = _thread.allocate_lock
 cdef object Thread = threading.Thread, SimpleQueue = queue.SimpleQueue
 cdef object of_thread = threading.local()
+cdef object is_finalizing = sys.is_finalizing  # here, as globals go while it finalizes
 cdef set running = set()  # the stop signal of each thread, and the lock that is held until it ends
 
 
@@ -75,10 +77,16 @@ cdef class BackgroundThread:
             self._stop.set()
 
     def start(self):
-        """Start the thread, unless it was started before."""
+        """Start the thread, unless it was started before.
+
+        Raises RuntimeError while the interpreter finalizes: the thread would end as soon as it
+        takes the GIL, without a result that others could wait for.
+        """
         cdef sigset_t before
         if self._is_held is not None:
             return
+        if is_finalizing():
+            raise RuntimeError("the interpreter is exiting and starts no more threads")
         is_held = new_lock()
         is_held.acquire()
         until_its_end = _Life(self._stop, is_held)
