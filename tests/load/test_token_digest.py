@@ -12,7 +12,7 @@ from millstream.order.shuffling import keyed_hash
 pytestmark = pytest.mark.kernels
 
 WORD = 1 << 64
-MILLSTREAM = int.from_bytes(b"millstream", "big")
+KEY = 0x70656E73746F636B  # no new name changes it
 
 
 def mixed(value, place):
@@ -32,7 +32,7 @@ def plain_digest(inputs, labels, lengths, position, stride):
                 content += mixed(labels[k][i], i + 2)
             elif labels[k][i] != inputs[k][i + 1]:
                 content += mixed(labels[k][i], -i - 1)
-        row = keyed_hash(MILLSTREAM, 2, position + k * stride, content % WORD)
+        row = keyed_hash(KEY, 2, position + k * stride, content % WORD)
         total = [(a + b) % WORD for a, b in zip(total, row, strict=True)]
     return tuple(total)
 
