@@ -209,8 +209,9 @@ class S3Server:
             try:
                 self._send("HEAD", "missing")
             except urllib.error.HTTPError as error:
-                if error.code == 404:
-                    return
+                with error:
+                    if error.code == 404:
+                        return
             except OSError:
                 pass
             time.sleep(0.05)
@@ -281,7 +282,8 @@ class FileServer:
             try:
                 with NO_PROXY.open(self.endpoint, timeout=5):
                     return
-            except urllib.error.HTTPError:
+            except urllib.error.HTTPError as error:
+                error.close()
                 return
             except OSError:
                 time.sleep(0.02)
