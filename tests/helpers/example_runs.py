@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 
 from tests.helpers import fork_server, paths
-from tests.helpers.trainer_runs import free_port
+from tests.helpers.trainer_runs import HeldPort
 
 EXAMPLES = paths.ROOT / "examples"
 ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -17,8 +17,9 @@ ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 class Run:
     """One process."""
 
-    def __init__(self, example, arguments, log, environment=ON_CPU):
-        self.log = log
+    def __init__(self, example, arguments, log, environment=ON_CPU, port=None):
+        """The `port` is held as long as this object exists."""
+        self.log, self._port = log, port
         log.touch()
         command = [str(EXAMPLES / example), *map(str, arguments)]
         self.process = fork_server.start(run_example, command, log, environment, daemon=True)
@@ -50,9 +51,10 @@ def run_example(command, log, environment):
 
 def run_ranks(example, arguments, ranks, directory):
     """One run per rank, with a log each in the directory."""
+    port = HeldPort()
     address = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(port.number),
         "WORLD_SIZE": str(ranks),
     } | ON_CPU
     directory.mkdir(exist_ok=True)
@@ -62,6 +64,7 @@ def run_ranks(example, arguments, ranks, directory):
             arguments,
             directory / f"{rank}.log",
             address | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            port,
         )
         for rank in range(ranks)
     ]

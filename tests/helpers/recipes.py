@@ -14,7 +14,7 @@ import torch
 import millstream
 from tests.helpers.datasets import write_dataset
 from tests.helpers.paths import ROOT
-from tests.helpers.trainer_runs import free_port
+from tests.helpers.trainer_runs import HeldPort
 
 PAGE = (ROOT / "docs" / "frameworks.md").read_text()
 RECIPES = dict(re.findall(r"^```python\n# recipe: ([^\n]+)\n(.*?)^```", PAGE, re.M | re.S))
@@ -170,7 +170,8 @@ class World:
         model = Model(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        self._port = HeldPort()
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._port.number)}
         config = {"train_batch_size": ROWS, "train_micro_batch_size_per_gpu": ROWS}
         return {
             "deepspeed": deepspeed,

@@ -89,17 +89,27 @@ def expected_steps(data, epochs=EPOCHS, *, endless=False):
         return [batch["input_ids"].tolist() for batch in steps]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class HeldPort:
+    """A port for rank 0 to listen on; nobody else is given it as long as this object exists."""
+
+    def __init__(self):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            address = probe.getsockname()
+        # With its port named in `bind`, a socket keeps it while it does not listen.
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(address)
+        self.number = address[1]
+
+    def __del__(self):
+        self._socket.close()
 
 
 def start(program, data, out, ranks, killed_at=None, **environment):
     """Run a program on all ranks to the end; False if a rank was killed, and the others with it."""
     out.mkdir(exist_ok=True)
     attempt = len(list(out.glob("*-0.log")))
-    port, processes = free_port(), []
+    port, processes = HeldPort(), []
     for rank in range(ranks):
         run = Run(data, out, rank, ranks, attempt, killed_at if rank == ranks - 1 else None)
         variables = {
@@ -108,7 +118,7 @@ def start(program, data, out, ranks, killed_at=None, **environment):
             "WORLD_SIZE": ranks,
             "LOCAL_WORLD_SIZE": ranks,
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
+            "MASTER_PORT": port.number,
             "OMP_NUM_THREADS": 1,
             "CUDA_VISIBLE_DEVICES": "",
             "TOKENIZERS_PARALLELISM": "false",

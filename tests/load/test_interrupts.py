@@ -20,7 +20,7 @@ CHILD = """
 import gc, itertools, json, os, random, signal, sys, time
 import numpy as np
 import millstream
-from tests.helpers.reading_threads import num_reading_threads
+from tests.helpers.reading_threads import num_reading_threads, wait_for_reading_threads
 from tests.helpers.sigint import send_interrupts
 
 path, prefetch, decodes, num_interrupts = sys.argv[1], *map(int, sys.argv[2:5])
@@ -91,9 +91,7 @@ os.waitpid(sender, 0)
 loader.close()
 del loader, batches, batch
 gc.collect()
-deadline = time.monotonic() + 20
-while num_reading_threads() and time.monotonic() < deadline:
-    time.sleep(0.01)
+wait_for_reading_threads(0)
 if step_size:
     got = [batch for step in got for batch in step]
 print(json.dumps({

@@ -8,8 +8,17 @@ import pytest
 
 import millstream
 from millstream.order.order import make_order
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
+
+
+def runs_beside(call):
+    """Wait until another Python thread runs in more than a tenth of a call.
+
+    On a busy machine it may get no processor in some calls. With the GIL held, it gets none in any.
+    """
+    wait_until(lambda: share_of_the_call_with_ticks(call) > 10)
 
 
 def share_of_the_call_with_ticks(call):
@@ -44,7 +53,7 @@ def test_a_call_that_holds_the_gil_has_no_ticks_in_it():
 
 def test_positions_are_shuffled_without_the_gil():
     order, positions = make_order(True, 1 << 40, 0), np.arange(1 << 21)
-    assert share_of_the_call_with_ticks(lambda: order.samples_at(positions)) > 10
+    runs_beside(lambda: order.samples_at(positions))
 
 
 @pytest.fixture(scope="module")
@@ -62,4 +71,4 @@ def data(tmp_path_factory):
 def test_rows_and_their_metadata_are_read_without_the_gil(data, metadata):
     view = data.windows(64, metadata=metadata)
     samples = np.tile(np.arange(len(view)), 32)
-    assert share_of_the_call_with_ticks(lambda: view.read(samples)) > 10
+    runs_beside(lambda: view.read(samples))
