@@ -18,12 +18,9 @@ class Case:
     """
 
     def __init__(self, topic, number, engine, directory, show=None):
-        self.draw, self.engine, self.directory = Draws(f"{topic} {number}"), engine, directory
-        self._hash, self._show, self._paths = (
-            hashlib.blake2b(digest_size=6),
-            show,
-            itertools.count(),
-        )
+        self.draw = Draws(f"{topic} {number}")
+        self.engine, self.directory, self._show = engine, directory, show
+        self._hash, self._paths = hashlib.blake2b(digest_size=6), itertools.count()
 
     def new_path(self):
         """A path in the directory that does not exist."""
@@ -31,7 +28,8 @@ class Case:
 
     def note(self, name, value):
         if self._show:
-            self._show(f"# {name}: {re.sub(' at 0x[0-9a-f]+', '', str(value))}")
+            text = str(value).replace(str(self.directory), "")
+            self._show(f"# {name}: {re.sub(' at 0x[0-9a-f]+', '', text)}")
 
     def see(self, name, value):
         for part in _parts((name, value)):
@@ -42,29 +40,38 @@ class Case:
     def see_files(self, directory):
         """The names and contents of all files below a directory.
 
-        Left out are reports and records of jobs, and what names the engine: checksums, and the
-        format in a manifest.
+        Left out are reports and records of jobs, and what names the engine: the format in manifests
+        and checksums, and the checksums of both.
         """
         for path in sorted(directory.rglob("*")):
             name = path.relative_to(directory).as_posix()
-            is_of_job = path.name.startswith(".") or path.name == "report.json"
-            if path.is_dir() or is_of_job or path.suffix == ".checksums":
+            is_of_job = path.name.startswith(".") or path.stem == "report"
+            if path.is_dir() or is_of_job or path.name == f"{self.engine.__name__}.checksums":
                 continue
-            if name.rpartition("/")[2] == f"{self.engine.__name__}.json":
-                manifest = json.loads(path.read_bytes())
-                self.see("manifest", {key: manifest[key] for key in manifest if key != "format"})
+            content = path.read_bytes().replace(bytes(self.directory), b"")
+            if path.suffix == ".checksums":  # a line of JSON, the checksums, and that of it all
+                line, _, rest = content.partition(b"\n")
+                self.see(name, [_without_format(line), rest[:-8]])
+            elif path.name == f"{self.engine.__name__}.json":
+                self.see("manifest", _without_format(content))
             elif path.suffix == ".json":
-                self.see(name, json.loads(path.read_bytes()))
+                self.see(name, json.loads(content))
             else:
-                self.see(name, path.read_bytes())
+                self.see(name, content)
 
     def digest(self):
         return self._hash.hexdigest()
 
 
+def _without_format(content):
+    described = json.loads(content)
+    return {key: described[key] for key in described if key != "format"}
+
+
 def _parts(value):
     """A value as bytes that tell it from every other value."""
-    if hasattr(value, "numpy"):  # a tensor
+    if hasattr(value, "numpy"):
+        yield b"tensor "
         value = value.numpy()
     if isinstance(value, np.generic):
         value = np.asarray(value)

@@ -70,6 +70,8 @@ def write_tokens(case, path, *, kind, num_documents, with_metadata=False, group_
         "shard_bytes": draw.one_of(1, 60, 250, 1 << 20),
         "group_size": group_size,
         "metadata": encode if with_metadata else None,
+        "vocab_size": draw.one_of(None, 3000),
+        "eos_id": draw.one_of(None, EOS),
     }
     num_parts = draw.one_of(1, 1, 1, 2, 3)
     case.note(f"write {path.name}", f"{lengths} as {kind} in {num_parts} parts, {options}")

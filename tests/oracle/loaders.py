@@ -48,7 +48,9 @@ class Run:
         rows = self.options.get("global_batch_size", self.ranks * self.batch_size)
         if len(view) < (rows if isinstance(rows, int) else max(size for _, size in rows)):
             self.options["tail"] = "keep"
-        self.context_ranks = 2 if holds_tokens and seq_len % 4 == 0 and draw.chance(0.25) else 1
+        parts = [ranks for ranks in (2, 4) if seq_len % (2 * ranks) == 0]
+        is_sliced = holds_tokens and parts and draw.chance(0.25)
+        self.context_ranks = draw.one_of(*parts) if is_sliced else 1
         self.layout = draw.one_of("zigzag", "contiguous")
         if holds_tokens and draw.chance(0.25):
             self.options["dtype"] = draw.one_of(None, "int64")
@@ -86,7 +88,7 @@ def see_run(case, view, order, **traits):
         states = _see_steps(case, run, loader, _STEPS) or states
     if not states:
         return
-    state = json.loads(json.dumps(case.draw.one_of(*states)))
+    state = json.loads(json.dumps(case.draw.one_of(*(states[:-1] or states))))
     case.note("continue at", state["position"])
     run = Run(case, view, **traits)
     for loader in run.loaders(case, view, order):
@@ -107,15 +109,29 @@ def steps_of(loader, count, *, has_end=False):
             return
 
 
+def see_step(case, loader, step):
+    """See a step, and what the loader says after it."""
+    case.see("step", step)
+    case.see("samples", loader.samples())
+    case.see("digest", loader.digest())
+    see_place(case, loader)
+
+
+def see_place(case, loader):
+    """See where a loader is, and what its state says of that."""
+    case.see("position", loader.position)
+    state = loader.state_dict()
+    case.see("state", {key: state[key] for key in ("position", "order", "view") if key in state})
+
+
 def _see_steps(case, run, loader, count):
     """See steps and what the loader says after each; returns its states."""
     states = []
+    if not run.options["endless"]:
+        case.see("steps", [len(loader), loader.remaining])
     with loader:
         for step in steps_of(loader, count, has_end=run.has_end):
-            case.see("step", step)
-            case.see("position", loader.position)
-            case.see("samples", loader.samples())
-            case.see("digest", loader.digest())
+            see_step(case, loader, step)
             if run.options.get("digest_tokens"):
                 case.see("token digest", loader.token_digest())
             states.append(loader.state_dict())

@@ -8,7 +8,7 @@ from itertools import islice
 
 from tests.oracle import views
 from tests.oracle.datasets import open_tokens
-from tests.oracle.loaders import Run, draw_shuffle, mark_rows, see_run, steps_of
+from tests.oracle.loaders import Run, draw_shuffle, mark_rows, see_run, see_step, steps_of
 
 _MAKERS = (views.draw_windows, views.draw_packed, views.draw_documents)
 
@@ -43,7 +43,8 @@ def mixtures(case):
     """Shares, what comes where, and runs that continue under other weights."""
     draw, engine = case.draw, case.engine
     seq_len = draw.one_of(4, 8)
-    new_source = partial(_draw_source, case, seq_len, draw.one_of(None, None, 4))
+    may_end = draw.chance(0.35)
+    new_source = partial(_draw_source, case, seq_len, draw.one_of(None, None, 4), may_end=may_end)
     sources = {f"s{number}": new_source() for number in range(draw.integer(1, 5))}
     has_end = any(source.max_epochs for source in sources.values())
     options = {
@@ -68,7 +69,7 @@ def mixtures(case):
         _see_changed_run(case, mixture, new_source)
 
 
-def _draw_source(case, seq_len, pad_to):
+def _draw_source(case, seq_len, pad_to, *, may_end=False):
     """A source with at least one sample; all of a mixture have one `pad_to`."""
     draw = case.draw
     view = ()
@@ -86,14 +87,14 @@ def _draw_source(case, seq_len, pad_to):
         weight,
         shuffle=shuffle,
         seed=draw.one_of(None, draw.integer(0, 99)),
-        max_epochs=draw.one_of(None, None, None, 1, 1.5, 3),
+        max_epochs=draw.one_of(None, 1, 1.5, 3) if may_end else None,
     )
 
 
 def _change(case, mixture, new_source, at):
     """The mixture with other weights from `at` on, and where it may change next."""
     draw = case.draw
-    over = draw.one_of(0, 0, draw.integer(1, 30))
+    over = draw.one_of(0, draw.integer(1, 30))
     weights = {name: draw.integer(1, 9) for name in mixture.names if draw.chance(0.8)}
     added = {}
     if draw.chance(0.3) or not weights:
@@ -113,9 +114,12 @@ def _see_mixture(case, mixture):
     number = case.draw.integer(0, len(mixture.names) - 1)
     name, view = mixture.names[number], mixture.sources[number]
     sample = case.draw.integer(0, len(view) - 1)
-    case.see(f"where sample {sample} of {name} comes", mixture.positions_of(name, [sample], 0))
+    for epoch in (0, 1):
+        found = mixture.positions_of(name, [sample], epoch)
+        case.see(f"where sample {sample} of {name} comes in epoch {epoch}", found)
     report = mixture.describe(steps=7, step_size=9)
-    case.see("report", [[each.name, each.samples, each.tokens] for each in report.sources])
+    for each in report.sources:
+        case.see("source", [each.name, each.samples, each.tokens, each.epochs, each.exhausted_at])
 
 
 def _see_changed_run(case, mixture, new_source):
@@ -138,31 +142,36 @@ def _see_changed_run(case, mixture, new_source):
 
 
 def stages(case):
-    """Loaders of several stages, with rows of other lengths."""
+    """Loaders of several stages, with rows of other lengths; a second one continues the first."""
     draw, engine = case.draw, case.engine
-    shapes, until = [], 0
+    stages, until = [], 0
     for _ in range(draw.integer(2, 3)):
         view = _draw_source(case, draw.integer(2, 16), None).view
+        if draw.chance(0.5):
+            view = engine.mix({"only": (view, 1)}, seed=draw.integer(0, 99))
         until += draw.integer(4, 12)
-        shapes.append({"view": view, "batch_size": draw.integer(1, 3), "until": until})
-    shapes[-1]["until"] = draw.one_of(None, until)
-    is_long = all(len(shape["view"]) >= 9 for shape in shapes)
+        stages.append([view, until])
+    stages[-1][1] = draw.one_of(None, until)
+    is_long = all(len(view) >= 9 for view, _ in stages)
     tail = draw.one_of("drop", "keep") if is_long else "keep"
-    case.note("stages", f"{shapes} {tail}")
+    case.note("stages", f"{stages} {tail}")
     states = []
     for ranks in (draw.integer(1, 3), draw.integer(1, 3)):
         state = json.loads(json.dumps(draw.one_of(*states))) if states else None
+        sizes = [draw.integer(1, 3) for _ in stages]
+        shapes = [
+            engine.LoaderStage(view=view, batch_size=size, until=until)
+            for (view, until), size in zip(stages, sizes, strict=True)
+        ]
+        case.note("run", f"{ranks} ranks x {sizes}")
         for rank in range(ranks):
-            loader = engine.StagedLoader(
-                [engine.LoaderStage(**shape) for shape in shapes],
-                rank=rank, ranks=ranks, tail=tail, output="numpy",
-            )  # fmt: skip
+            share = {"rank": rank, "ranks": ranks}
+            loader = engine.StagedLoader(shapes, tail=tail, output="numpy", **share)
             if state:
                 loader.load_state_dict(state)
             with loader:
                 for step in islice(loader, 9) if loader.remaining else ():
-                    case.see("step", step)
-                    case.see("position", loader.position)
+                    see_step(case, loader, step)
                     states.append(loader.state_dict())
         if not states:
             return

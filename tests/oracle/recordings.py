@@ -39,7 +39,7 @@ def run(name, number, engine, show=None):
         case = Case(name, number, engine, Path(directory), show)
         try:
             TOPICS[name](case)
-        except engine.errors.UsageError as error:
+        except (engine.errors.UsageError, engine.errors.FormatError) as error:
             case.note("refused", error)
             return f"{case.digest()} {type(error).__name__}"
         return case.digest()

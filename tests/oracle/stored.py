@@ -14,7 +14,11 @@ _MAKERS = {
 
 def windows(case):
     """Windows over documents of any layout."""
-    _see_view_and_run(case, open_tokens(case), "windows")
+    if case.draw.chance(0.15):
+        view = views.draw_windows(case, open_tokens(case), case.draw.integer(1, 16), finds_eos=True)
+        _see_run_of(case, view)
+    else:
+        _see_view_and_run(case, open_tokens(case), "windows")
 
 
 def packed(case):
@@ -30,14 +34,20 @@ def documents(case):
 def groups(case):
     """Documents that belong together, in rows of their own or packed."""
     data = open_tokens(case, group_size=case.draw.integer(2, 3))
-    _see_view_and_run(case, data, case.draw.one_of("packed", "documents"))
+    make = case.draw.one_of(views.draw_packed, views.draw_documents)
+    view = make(case, data, case.draw.one_of(16, 32, 48, case.draw.integer(3, 60)))
+    _see_run_of(case, views.choose_documents(case, view))
 
 
 def _see_view_and_run(case, data, kind):
+    """A view of rows of any length."""
+    seq_len = case.draw.one_of(4, 8, 12, 16, case.draw.integer(1, 24))
+    _see_run_of(case, views.choose_documents(case, _MAKERS[kind](case, data, seq_len)))
+
+
+def _see_run_of(case, view):
+    """Some of the samples of a view, by number and in the steps of a run."""
     draw = case.draw
-    view = _MAKERS[kind](case, data, draw.one_of(4, 8, 12, 16, draw.integer(1, 24)))
-    if not getattr(view, "eos_id", None):
-        view = views.choose_documents(case, view)
     view = views.choose_samples(case, view)
     if draw.chance(0.2):
         view = view.with_transform(mark_rows)
@@ -94,9 +104,11 @@ def objects(case):
 def rows(case):
     """Rows as they are stored, in the files of batches."""
     draw, path = case.draw, case.new_path()
-    shape = {"seq_len": draw.integer(1, 12), "batch_size": draw.integer(1, 5)}
+    shape = {"seq_len": draw.integer(2, 9), "batch_size": draw.integer(1, 3)}
     seed = draw.one_of(None, draw.integer(0, 1000))
     data = open_tokens(case, kind=draw.one_of("narrow", "wide"))
+    while data.num_records < shape["seq_len"] * shape["batch_size"]:
+        data = open_tokens(case, kind="narrow")
     case.note("rows", f"{shape}, seed {seed}")
     case.engine.convert(data, path, "llmbatch", seed=seed, workers=1, **shape)
     case.see_files(path)
@@ -133,8 +145,13 @@ def formats(case):
 def conversions(case):
     """Other formats: their bytes, and what is read of them."""
     draw, path = case.draw, case.new_path()
-    kind = draw.one_of("narrow", "wide", "masked")
-    data = open_tokens(case, kind=kind, group_size=draw.one_of(1, 1, 1, 2))
+    if draw.chance(0.2):
+        name = draw.one_of("datatrove/t2.ds", "mds/dyn_uint16", "megatron/multi.bin")
+        case.note("convert", name)
+        data = case.engine.open(GOLDEN / name)
+    else:
+        kind = draw.one_of("narrow", "wide", "masked")
+        data = open_tokens(case, kind=kind, group_size=draw.one_of(1, 1, 1, 2))
     to = draw.one_of("datatrove", "megatron", "llmchnk", "llmc", "flat", case.engine.__name__)
     case.note("convert to", to.replace(case.engine.__name__, "our format"))
     report = case.engine.convert(

@@ -28,10 +28,11 @@ def draw_common(case, data):
     return options
 
 
-def draw_windows(case, data, seq_len):
+def draw_windows(case, data, seq_len, *, finds_eos=False):
+    """Windows, with `finds_eos` of documents that an end-of-text token ends."""
     draw, options = case.draw, draw_common(case, data)
     options |= {"overlap": draw.chance(0.7), "mask_ends": draw.chance(0.4)}
-    if draw.chance(0.15) and "document_ids" not in options.get("extras", ()):
+    if finds_eos and "document_ids" not in options.get("extras", ()):
         options["eos_id"] = EOS
     case.note("windows", f"{seq_len} {options}")
     return data.windows(seq_len, **options)
@@ -80,10 +81,10 @@ def choose_documents(case, view):
     """The view without some documents, or a part of a split; most often the view itself."""
     draw, data = case.draw, view.dataset
     for _ in range(draw.one_of(0, 0, 1, 1, 2)):
-        ways = ("numbers", "metadata", "every", "first", "folds")
-        way = draw.one_of(*ways) if data.num_documents > 12 else "numbers"
-        if way == "metadata" and (not data.has_metadata or data.group_size > 1):
-            way = "numbers"
+        ways = ["numbers", *("every", "first", "folds") * (data.num_documents > 12)]
+        if data.has_metadata and data.group_size == 1:
+            ways += ["metadata"] * len(ways)
+        way = draw.one_of(*ways)
         case.note("choose documents by", way)
         if way == "numbers":
             groups = range(data.num_documents // data.group_size)
