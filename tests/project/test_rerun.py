@@ -112,6 +112,7 @@ def test_what_passes_is_not_run_again(tmp_path):
         (CRASHES_ONCE, "test_that_crashes_once"),
         (HANGS_ONCE, "test_that_hangs_once"),
     ],
+    ids=["fails", "crashes", "hangs"],
 )
 def test_what_passes_alone_is_listed(tmp_path, program, name):
     (tmp_path / "test_it.py").write_text(ONCE + program)
@@ -122,7 +123,9 @@ def test_what_passes_alone_is_listed(tmp_path, program, name):
     assert "test_that_passes" not in done.stdout
 
 
-@pytest.mark.parametrize("program", [FAILS, TEARDOWN_FAILS, SKIPPED])
+@pytest.mark.parametrize(
+    "program", [FAILS, TEARDOWN_FAILS, SKIPPED], ids=["fails", "teardown fails", "is skipped"]
+)
 def test_what_does_not_pass_alone_fails(tmp_path, program):
     flaky_first = FAILS_ONCE.replace("is_first()", "is_first_of_another()")
     other = ONCE.replace("was-here", "other").replace("is_first", "is_first_of_another")
