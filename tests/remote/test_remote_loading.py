@@ -311,6 +311,19 @@ def test_a_lost_network_is_told_with_the_endpoint(
     assert re.fullmatch(r"s3://.* no answer after .*; trying again until 2 s have passed", warning)
 
 
+def test_one_of_the_threads_that_wait_for_a_store_warns(monkeypatch):
+    class SlowTimes(dict):
+        def get(self, *arguments):
+            found = super().get(*arguments)
+            time.sleep(0.01)  # others may look now, too
+            return found
+
+    monkeypatch.setattr(attempts, "_WARNED_AT", SlowTimes())
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(attempts._may_warn, "s3://bucket", 100.0) for _ in range(4)]
+        assert sum(each.result() for each in asked) == 1
+
+
 @pytest.mark.parametrize("cache_bytes", [1 << 16, 0])
 def test_a_loader_that_ends_while_the_network_is_lost_leaves_no_requests(
     local, open_url, s3_proxy, s3, cache_bytes

@@ -37,6 +37,7 @@ _ANSWERED = set[str]()
 """stores that have accepted a request"""
 _WARNED_AT = dict[str, float]()
 """when the user was last told that a store does not answer"""
+_WARNING = threading.Lock()
 
 
 def attempt(
@@ -86,10 +87,8 @@ def attempt(
                 f"{failed}; check the network and the {refusals.address_text}, or allow more time "
                 "with millstream.Remote(total_seconds=…)"
             )
-        warned_at = _WARNED_AT.get(store, -_SECONDS_BETWEEN_WARNINGS)
-        is_news = now > max(started + _SILENT_SECONDS, warned_at + _SECONDS_BETWEEN_WARNINGS)
-        if is_news and not is_given_up():
-            _WARNED_AT[store] = now
+        is_silent = now > started + _SILENT_SECONDS and not is_given_up()
+        if is_silent and _may_warn(store, now):
             _LOGGER.warning(f"{failed}; trying again until {total_seconds:g} s have passed")
         until = now + jittered(wait)
         while (left := until - time.monotonic()) > 0:
@@ -97,6 +96,15 @@ def attempt(
                 raise CancelledError
             time.sleep(min(left, _TICK_SECONDS))
         wait = min(2 * wait, _MAX_WAIT)
+
+
+def _may_warn(store: str, now: float) -> bool:
+    """Whether to warn of a store: only one of the threads that wait for it does, now and then."""
+    with _WARNING:
+        if now <= _WARNED_AT.get(store, -_SECONDS_BETWEEN_WARNINGS) + _SECONDS_BETWEEN_WARNINGS:
+            return False
+        _WARNED_AT[store] = now
+        return True
 
 
 @contextlib.contextmanager
