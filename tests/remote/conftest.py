@@ -1,5 +1,6 @@
 import itertools
 import os
+import resource
 
 import pytest
 
@@ -8,6 +9,19 @@ from tests.helpers.object_servers import FileServer, S3Server
 from tests.helpers.odd_server import serving as serving_oddly
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _many_open_files():
+    """Raise the limit of open files: a process keeps its connections to each of 200 buckets.
+
+    The usual limit is 1,024, with more allowed.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = max(soft, 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture(autouse=True)
