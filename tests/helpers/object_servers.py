@@ -21,6 +21,7 @@ import urllib.error
 import urllib.request
 from datetime import timedelta
 from email.utils import formatdate
+from http import HTTPStatus
 from pathlib import Path
 
 from tests.helpers.paths import ROOT
@@ -153,8 +154,13 @@ class S3Server:
         return S3Store(bucket, config=self.environment(endpoint), **arguments)
 
     def create_bucket(self, name):
-        """Create a bucket; fails if it exists."""
-        self._send("PUT", name)
+        """Create a bucket, unless it exists: a worker may come back to the tests of a module."""
+        try:
+            self._send("PUT", name)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code != HTTPStatus.CONFLICT:
+                    raise
 
     def create_directory(self, bucket, name):
         """Put an empty object with a slash at its end, as AWS's console does for a folder."""

@@ -1,6 +1,5 @@
 """Loaders of remote data return what those of local files return, whatever the network does."""
 
-import contextlib
 import itertools
 import os
 import random
@@ -9,7 +8,6 @@ import resource
 import tempfile
 import threading
 import time
-import urllib.error
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import numpy as np
@@ -49,8 +47,7 @@ def local(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(s3, local):
-    with contextlib.suppress(urllib.error.HTTPError):  # of this module's tests that ran before
-        s3.create_bucket("loading")
+    s3.create_bucket("loading")
     upload(s3.store("loading"), local.shards[0].directory, "data/")
     return "s3://loading/data"
 
