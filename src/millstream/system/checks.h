@@ -8,12 +8,12 @@
 
 /* In a debug build a kernel that breaks its promise ends the process; in others it costs nothing. */
 #ifdef MILLSTREAM_DEBUG
-#define check(condition)                                                             \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
+#define check(condition)                                                                  \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
             fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
-            abort();                                                                 \
-        }                                                                            \
+            abort();                                                                      \
+        }                                                                                 \
     } while (0)
 #else
 #define check(condition) ((void)0)

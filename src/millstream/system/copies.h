@@ -13,24 +13,24 @@
 #include "processor.h"
 
 /* Define a function that copies `count` numbers; neither side need be aligned. */
-#define MILLSTREAM_COPY_LOOP(From, To)                                      \
-    for (int64_t i = 0; i < count; i++) {                                 \
-        From value;                                                       \
+#define MILLSTREAM_COPY_LOOP(From, To)                                         \
+    for (int64_t i = 0; i < count; i++) {                                      \
+        From value;                                                            \
         memcpy(&value, (const char *)source + i * sizeof(From), sizeof(From)); \
-        To copied = (To)value;                                            \
-        memcpy((char *)target + i * sizeof(To), &copied, sizeof(To));     \
+        To copied = (To)value;                                                 \
+        memcpy((char *)target + i * sizeof(To), &copied, sizeof(To));          \
     }
-#define MILLSTREAM_COPY(name, From, To)                                                          \
-    static void name##_portable(                                                               \
-        const void *restrict source, void *restrict target, int64_t count) {                   \
-        MILLSTREAM_COPY_LOOP(From, To)                                                           \
-    }                                                                                          \
-    static MILLSTREAM_AVX2 void name##_avx2(                                                     \
-        const void *restrict source, void *restrict target, int64_t count) {                   \
-        MILLSTREAM_COPY_LOOP(From, To)                                                           \
-    }                                                                                          \
-    static inline void name(const void *source, void *target, int64_t count) {                 \
-        (millstream_use_avx2 ? name##_avx2 : name##_portable)(source, target, count);            \
+#define MILLSTREAM_COPY(name, From, To)                                               \
+    static void name##_portable(                                                      \
+        const void *restrict source, void *restrict target, int64_t count) {          \
+        MILLSTREAM_COPY_LOOP(From, To)                                                \
+    }                                                                                 \
+    static MILLSTREAM_AVX2 void name##_avx2(                                          \
+        const void *restrict source, void *restrict target, int64_t count) {          \
+        MILLSTREAM_COPY_LOOP(From, To)                                                \
+    }                                                                                 \
+    static inline void name(const void *source, void *target, int64_t count) {        \
+        (millstream_use_avx2 ? name##_avx2 : name##_portable)(source, target, count); \
     }
 
 MILLSTREAM_COPY(millstream_u32_to_u16, uint32_t, uint16_t)
