@@ -293,6 +293,8 @@ def test_an_interrupt_while_a_file_is_opened_leaves_no_descriptor(numbered):
                 raise KeyboardInterrupt
             return trace
 
+        # Python 3.12 reports instructions only if a frame has asked for them before.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(trace)
         try:
             millstream.open(numbered)
