@@ -444,8 +444,8 @@ def test_of_two_living_writers_of_one_part_the_second_is_refused(tmp_path):
     assert {"00003.part.json", "00004.part.json"} <= set(names_in(tmp_path))
 
 
-# Ends a process at the n-th line that millstream.write executes, for every second n, and looks at what
-# is left.
+# Ends a process at the n-th line that millstream.write executes, for every second n, and looks at
+# what is left.
 CRASH_EVERYWHERE = """
 import json, os, shutil, signal, sys
 from pathlib import Path
