@@ -114,11 +114,6 @@ def see_step(case, loader, step):
     case.see("step", step)
     case.see("samples", loader.samples())
     case.see("digest", loader.digest())
-    see_place(case, loader)
-
-
-def see_place(case, loader):
-    """See where a loader is, and what its state says of that."""
     case.see("position", loader.position)
     state = loader.state_dict()
     case.see("state", {key: state[key] for key in ("position", "order", "view") if key in state})

@@ -10,8 +10,6 @@ from tests.oracle import views
 from tests.oracle.datasets import open_tokens
 from tests.oracle.loaders import Run, draw_shuffle, mark_rows, see_run, see_step, steps_of
 
-_MAKERS = (views.draw_windows, views.draw_packed, views.draw_documents)
-
 
 def orders(case):
     """Orders of up to a trillion samples, in both directions."""
@@ -76,7 +74,7 @@ def _draw_source(case, seq_len, pad_to, *, may_end=False):
     while not len(view):
         kind = draw.one_of("narrow", "wide", "masked")
         data = open_tokens(case, kind=kind, max_documents=12, with_metadata=False)
-        make = views.draw_documents if pad_to else draw.one_of(*_MAKERS)
+        make = views.draw_documents if pad_to else draw.one_of(*views.OF_TOKENS)
         view = views.choose_samples(case, make(case, data, seq_len))
         if pad_to or hasattr(view, "pad_to"):
             view = replace(view, pad_to=pad_to)

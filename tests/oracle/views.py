@@ -71,6 +71,9 @@ def draw_documents(case, data, seq_len):
     return view
 
 
+OF_TOKENS = (draw_windows, draw_packed, draw_documents)
+
+
 def _see_report(case, view):
     report = view.report
     names = ("num_rows", "padding", "num_split", "cropped", "lost", "num_dropped", "dropped")
